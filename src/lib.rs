@@ -1,0 +1,1 @@
+//! The Oncewire gateway as a library. The binary is `main.rs`: flags and file to configuration to run.

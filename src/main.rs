@@ -1,0 +1,2 @@
+//! The `oncewire` command.
+fn main() {}

@@ -1,0 +1,1 @@
+//! A TCP proxy that cuts, stalls and half-opens.
