@@ -1,1 +1,54 @@
-//! log
+//! What a record is, and its stable encoding.
+//!
+//! A hub's log is a sequence of [`Record`]s, each at an [`Offset`]. This module does not know where a log is stored
+//! or who folds it.
+
+mod encoding;
+mod fingerprint;
+mod record;
+
+pub use encoding::{RECORD_VERSION, RecordError};
+pub use fingerprint::Fingerprint;
+pub use record::{BootKey, Body, EndReason, Key, Opened, Permission, Published, Record};
+
+use std::fmt;
+
+/// Position of a record in its log: strictly increasing, may have gaps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Offset(pub u64);
+
+/// Milliseconds since 1970-01-01 UTC. The caller brings it in; nothing here reads a clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Time(pub u64);
+
+impl Time {
+    /// The time this many milliseconds later.
+    pub fn plus_ms(self, ms: u64) -> Self {
+        Self(self.0.saturating_add(ms))
+    }
+
+    /// The time this many seconds later.
+    pub fn plus_seconds(self, seconds: u64) -> Self {
+        self.plus_ms(seconds.saturating_mul(1000))
+    }
+}
+
+/// Names one history of a log. It changes when history may have been lost, and reconnection tokens carry it (R12).
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LogEpoch(pub u128);
+
+impl fmt::Debug for LogEpoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LogEpoch({:032x})", self.0)
+    }
+}
+
+/// Names one start of the gateway, chosen at random.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BootId(pub u128);
+
+impl fmt::Debug for BootId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "BootId({:032x})", self.0)
+    }
+}

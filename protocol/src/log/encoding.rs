@@ -1,0 +1,392 @@
+//! The stable encoding of records.
+//!
+//! ```text
+//! byte 0     format version, now 1
+//! byte 1..   one protobuf message, `RecordV1`; its field numbers are below and are never reused
+//! ```
+//!
+//! A reader refuses a version, a body or an enumeration value that it does not know: a record that cannot be
+//! understood must not be passed over, since sequence ids depend on every record.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use prost::Message as _;
+
+use super::{BootId, BootKey, Body, EndReason, Fingerprint, Key, Opened, Permission, Published, Record, Time};
+use crate::wire::{ConnectionId, GroupName, Metadata, Payload, PayloadKind, Subprotocol, UserId};
+
+/// The version that this build writes.
+pub const RECORD_VERSION: u8 = 1;
+
+/// Why stored bytes are not a record of a version that this build knows.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// Nothing at all.
+    #[error("an empty record")]
+    Empty,
+    /// Written by another version.
+    #[error("record version {0} is unknown; this build reads version {RECORD_VERSION}")]
+    UnknownVersion(u8),
+    /// The bytes are no record of their version.
+    #[error("a damaged record: {0}")]
+    Damaged(String),
+    /// A required part is missing or has a value that this build does not know.
+    #[error("a record without a valid {0}")]
+    Invalid(&'static str),
+}
+
+impl Record {
+    /// The record's bytes in the log.
+    pub fn encode(&self) -> Bytes {
+        let message = RecordV1::from(self);
+        let mut out = BytesMut::with_capacity(1 + message.encoded_len());
+        out.put_u8(RECORD_VERSION);
+        message.encode_raw(&mut out);
+        out.freeze()
+    }
+
+    /// Reads a record; payload bytes are shared with `stored`, not copied.
+    pub fn decode(stored: Bytes) -> Result<Self, RecordError> {
+        match stored.first() {
+            None => Err(RecordError::Empty),
+            Some(&RECORD_VERSION) => RecordV1::decode(stored.slice(1..))
+                .map_err(|error| RecordError::Damaged(error.to_string()))?
+                .try_into(),
+            Some(&version) => Err(RecordError::UnknownVersion(version)),
+        }
+    }
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct RecordV1 {
+    #[prost(uint64, tag = "1")]
+    time: u64,
+    #[prost(uint64, optional, tag = "2")]
+    sequence_ack: Option<u64>,
+    #[prost(message, optional, tag = "3")]
+    ack_key: Option<AckKeyV1>,
+    #[prost(message, optional, tag = "4")]
+    boot_key: Option<BootKeyV1>,
+    #[prost(oneof = "BodyV1", tags = "10, 11, 12, 13, 14, 15, 16, 17")]
+    body: Option<BodyV1>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct AckKeyV1 {
+    #[prost(uint64, tag = "1")]
+    ack_id: u64,
+    #[prost(fixed64, tag = "2")]
+    fingerprint: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct BootKeyV1 {
+    #[prost(fixed64, tag = "1")]
+    boot_high: u64,
+    #[prost(fixed64, tag = "2")]
+    boot_low: u64,
+    #[prost(uint32, tag = "3")]
+    shard: u32,
+    #[prost(uint64, tag = "4")]
+    counter: u64,
+    #[prost(uint64, tag = "5")]
+    settled_below: u64,
+}
+
+#[derive(Clone, PartialEq, prost::Oneof)]
+enum BodyV1 {
+    #[prost(message, tag = "10")]
+    Booted(BootedV1),
+    #[prost(message, tag = "11")]
+    Opened(OpenedV1),
+    #[prost(message, tag = "12")]
+    Joined(MembershipV1),
+    #[prost(message, tag = "13")]
+    Left(MembershipV1),
+    #[prost(message, tag = "14")]
+    Published(PublishedV1),
+    #[prost(message, tag = "15")]
+    Granted(PermissionV1),
+    #[prost(message, tag = "16")]
+    Revoked(PermissionV1),
+    #[prost(message, tag = "17")]
+    Ended(EndedV1),
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct BootedV1 {}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct OpenedV1 {
+    #[prost(string, tag = "1")]
+    connection_id: String,
+    #[prost(string, optional, tag = "2")]
+    user_id: Option<String>,
+    #[prost(uint32, tag = "3")]
+    subprotocol: u32,
+    #[prost(string, repeated, tag = "4")]
+    roles: Vec<String>,
+    #[prost(string, repeated, tag = "5")]
+    groups: Vec<String>,
+    #[prost(uint32, tag = "6")]
+    ack_window_ids: u32,
+    #[prost(uint32, tag = "7")]
+    retention_seconds: u32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct MembershipV1 {
+    #[prost(string, tag = "1")]
+    connection_id: String,
+    #[prost(string, repeated, tag = "2")]
+    groups: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct PublishedV1 {
+    #[prost(string, optional, tag = "1")]
+    publisher: Option<String>,
+    #[prost(string, optional, tag = "2")]
+    user_id: Option<String>,
+    #[prost(string, repeated, tag = "3")]
+    groups: Vec<String>,
+    #[prost(bool, tag = "4")]
+    no_echo: bool,
+    #[prost(uint32, tag = "5")]
+    ttl_seconds: u32,
+    #[prost(uint32, tag = "6")]
+    payload_kind: u32,
+    #[prost(bytes = "bytes", tag = "7")]
+    payload: Bytes,
+    #[prost(message, repeated, tag = "8")]
+    metadata: Vec<MetadataEntryV1>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct MetadataEntryV1 {
+    #[prost(string, tag = "1")]
+    key: String,
+    #[prost(string, tag = "2")]
+    value: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct PermissionV1 {
+    #[prost(string, tag = "1")]
+    connection_id: String,
+    #[prost(uint32, tag = "2")]
+    permission: u32,
+    #[prost(string, tag = "3")]
+    group: String,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct EndedV1 {
+    #[prost(string, tag = "1")]
+    connection_id: String,
+    #[prost(uint32, tag = "2")]
+    reason: u32,
+}
+
+/// Numbers of the stored enumerations: explicit, never reused, 0 never used.
+macro_rules! stored_numbers {
+    ($to:ident, $from:ident, $type:ident { $($variant:ident = $number:literal),+ $(,)? }) => {
+        fn $to(value: $type) -> u32 {
+            match value { $($type::$variant => $number),+ }
+        }
+
+        fn $from(number: u32) -> Option<$type> {
+            match number { $($number => Some($type::$variant),)+ _ => None }
+        }
+    };
+}
+
+stored_numbers!(subprotocol_number, subprotocol_of, Subprotocol { Json = 1, JsonReliable = 2, Raw = 3 });
+stored_numbers!(kind_number, kind_of, PayloadKind { Text = 1, Json = 2, Binary = 3, Any = 4 });
+stored_numbers!(permission_number, permission_of, Permission { JoinLeaveGroup = 1, SendToGroup = 2 });
+stored_numbers!(reason_number, reason_of, EndReason {
+    ClientClosed = 1,
+    ProtocolViolation = 2,
+    OutboxFull = 3,
+    Expired = 4,
+    Shed = 5,
+    ClosedByApplication = 6,
+});
+
+impl From<&Record> for RecordV1 {
+    fn from(record: &Record) -> Self {
+        let (ack_key, boot_key) = match record.key {
+            Key::Ack { ack_id, fingerprint } => {
+                (Some(AckKeyV1 { ack_id, fingerprint: fingerprint.to_log() }), None)
+            }
+            Key::Boot(BootKey { boot, shard, counter, settled_below }) => (
+                None,
+                Some(BootKeyV1 {
+                    boot_high: (boot.0 >> 64) as u64,
+                    boot_low: boot.0 as u64,
+                    shard: u32::from(shard),
+                    counter,
+                    settled_below,
+                }),
+            ),
+        };
+        Self {
+            time: record.time.0,
+            sequence_ack: record.sequence_ack,
+            ack_key,
+            boot_key,
+            body: Some((&record.body).into()),
+        }
+    }
+}
+
+impl From<&Body> for BodyV1 {
+    fn from(body: &Body) -> Self {
+        let membership = |connection_id: &ConnectionId, groups: &[GroupName]| MembershipV1 {
+            connection_id: connection_id.to_string(),
+            groups: texts(groups),
+        };
+        let rule = |connection_id: &ConnectionId, permission: Permission, group: &GroupName| PermissionV1 {
+            connection_id: connection_id.to_string(),
+            permission: permission_number(permission),
+            group: group.to_string(),
+        };
+        match body {
+            Body::Booted => Self::Booted(BootedV1 {}),
+            Body::Opened(opened) => Self::Opened(OpenedV1 {
+                connection_id: opened.connection_id.to_string(),
+                user_id: opened.user_id.as_ref().map(ToString::to_string),
+                subprotocol: subprotocol_number(opened.subprotocol),
+                roles: opened.roles.clone(),
+                groups: texts(&opened.groups),
+                ack_window_ids: opened.ack_window_ids,
+                retention_seconds: opened.retention_seconds,
+            }),
+            Body::Joined { connection_id, groups } => Self::Joined(membership(connection_id, groups)),
+            Body::Left { connection_id, groups } => Self::Left(membership(connection_id, groups)),
+            Body::Published(published) => Self::Published(PublishedV1 {
+                publisher: published.publisher.as_ref().map(ToString::to_string),
+                user_id: published.user_id.as_ref().map(ToString::to_string),
+                groups: texts(&published.groups),
+                no_echo: published.no_echo,
+                ttl_seconds: u32::from(published.ttl_seconds),
+                payload_kind: kind_number(published.payload.kind),
+                payload: published.payload.bytes.clone(),
+                metadata: published
+                    .metadata
+                    .iter()
+                    .map(|(key, value)| MetadataEntryV1 { key: key.to_owned(), value: value.to_owned() })
+                    .collect(),
+            }),
+            Body::Granted { connection_id, permission, group } => {
+                Self::Granted(rule(connection_id, *permission, group))
+            }
+            Body::Revoked { connection_id, permission, group } => {
+                Self::Revoked(rule(connection_id, *permission, group))
+            }
+            Body::Ended { connection_id, reason } => Self::Ended(EndedV1 {
+                connection_id: connection_id.to_string(),
+                reason: reason_number(*reason),
+            }),
+        }
+    }
+}
+
+impl TryFrom<RecordV1> for Record {
+    type Error = RecordError;
+
+    fn try_from(stored: RecordV1) -> Result<Self, RecordError> {
+        let key = match (stored.ack_key, stored.boot_key) {
+            (Some(key), None) => {
+                Key::Ack { ack_id: key.ack_id, fingerprint: Fingerprint::from_log(key.fingerprint) }
+            }
+            (None, Some(key)) => Key::Boot(BootKey {
+                boot: BootId(u128::from(key.boot_high) << 64 | u128::from(key.boot_low)),
+                shard: u16::try_from(key.shard).map_err(|_| RecordError::Invalid("shard"))?,
+                counter: key.counter,
+                settled_below: key.settled_below,
+            }),
+            _ => return Err(RecordError::Invalid("key")),
+        };
+        let body = stored.body.ok_or(RecordError::Invalid("body"))?.try_into()?;
+        Ok(Self { key, time: Time(stored.time), sequence_ack: stored.sequence_ack, body })
+    }
+}
+
+impl TryFrom<BodyV1> for Body {
+    type Error = RecordError;
+
+    fn try_from(stored: BodyV1) -> Result<Self, RecordError> {
+        Ok(match stored {
+            BodyV1::Booted(BootedV1 {}) => Self::Booted,
+            BodyV1::Opened(opened) => Self::Opened(Opened {
+                connection_id: ConnectionId::new(&opened.connection_id),
+                user_id: opened.user_id.as_deref().map(UserId::new),
+                subprotocol: subprotocol_of(opened.subprotocol).ok_or(RecordError::Invalid("subprotocol"))?,
+                roles: opened.roles,
+                groups: group_names(&opened.groups)?,
+                ack_window_ids: opened.ack_window_ids,
+                retention_seconds: opened.retention_seconds,
+            }),
+            BodyV1::Joined(MembershipV1 { connection_id, groups }) => Self::Joined {
+                connection_id: ConnectionId::new(&connection_id),
+                groups: group_names(&groups)?,
+            },
+            BodyV1::Left(MembershipV1 { connection_id, groups }) => {
+                Self::Left { connection_id: ConnectionId::new(&connection_id), groups: group_names(&groups)? }
+            }
+            BodyV1::Published(published) => Self::Published(published.try_into()?),
+            BodyV1::Granted(rule) => {
+                let (connection_id, permission, group) = rule.parts()?;
+                Self::Granted { connection_id, permission, group }
+            }
+            BodyV1::Revoked(rule) => {
+                let (connection_id, permission, group) = rule.parts()?;
+                Self::Revoked { connection_id, permission, group }
+            }
+            BodyV1::Ended(EndedV1 { connection_id, reason }) => Self::Ended {
+                connection_id: ConnectionId::new(&connection_id),
+                reason: reason_of(reason).ok_or(RecordError::Invalid("reason"))?,
+            },
+        })
+    }
+}
+
+impl TryFrom<PublishedV1> for Published {
+    type Error = RecordError;
+
+    fn try_from(stored: PublishedV1) -> Result<Self, RecordError> {
+        let mut metadata = Metadata::default();
+        for entry in &stored.metadata {
+            metadata.insert(&entry.key, &entry.value).map_err(|_| RecordError::Invalid("metadata"))?;
+        }
+        let kind = kind_of(stored.payload_kind).ok_or(RecordError::Invalid("payload kind"))?;
+        Ok(Self {
+            publisher: stored.publisher.as_deref().map(ConnectionId::new),
+            user_id: stored.user_id.as_deref().map(UserId::new),
+            groups: group_names(&stored.groups)?,
+            no_echo: stored.no_echo,
+            ttl_seconds: u16::try_from(stored.ttl_seconds).map_err(|_| RecordError::Invalid("ttl"))?,
+            payload: Payload { kind, bytes: stored.payload },
+            metadata,
+        })
+    }
+}
+
+impl PermissionV1 {
+    fn parts(&self) -> Result<(ConnectionId, Permission, GroupName), RecordError> {
+        let permission = permission_of(self.permission).ok_or(RecordError::Invalid("permission"))?;
+        let group = GroupName::new(&self.group).map_err(|_| RecordError::Invalid("group"))?;
+        Ok((ConnectionId::new(&self.connection_id), permission, group))
+    }
+}
+
+fn texts(groups: &[GroupName]) -> Vec<String> {
+    groups.iter().map(ToString::to_string).collect()
+}
+
+fn group_names(stored: &[String]) -> Result<Vec<GroupName>, RecordError> {
+    stored
+        .iter()
+        .map(|name| GroupName::new(name).map_err(|_| RecordError::Invalid("group")))
+        .collect()
+}

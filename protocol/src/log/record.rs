@@ -1,0 +1,177 @@
+//! The records of a hub's log.
+
+use super::{BootId, Fingerprint, Time};
+use crate::wire::{AckId, ConnectionId, GroupName, Metadata, Payload, SequenceId, Subprotocol, UserId};
+
+/// One change of shared state. It takes effect when it comes back from the log with its offset.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Record {
+    /// Makes a repeated append recognisable (R8).
+    pub key: Key,
+    /// Stamped by the proposer; never decreasing along the log.
+    pub time: Time,
+    /// The session's client has received everything up to this id.
+    pub sequence_ack: Option<SequenceId>,
+    /// What happened.
+    pub body: Body,
+}
+
+/// Names a record, so that the fold passes over its second copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Key {
+    /// A request with an ack id; unique within the body's session. The fingerprint tells a resend of the request
+    /// from another request under the same id.
+    Ack {
+        /// The publisher's name for the request.
+        ack_id: AckId,
+        /// Over everything that executing the request depends on.
+        fingerprint: Fingerprint,
+    },
+    /// Any other record.
+    Boot(BootKey),
+}
+
+/// A counter of one boot and shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BootKey {
+    /// The gateway's start.
+    pub boot: BootId,
+    /// The proposing shard.
+    pub shard: u16,
+    /// Never used twice by that shard in that boot.
+    pub counter: u64,
+    /// When the record was proposed, the outcome of every smaller counter was known. It bounds what the fold has to
+    /// remember: a counter below is a late copy.
+    pub settled_below: u64,
+}
+
+/// What a record says.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Body {
+    /// The gateway started. Ends the sessions of earlier boots that are not reliable and detaches the others.
+    Booted,
+    /// A session begins.
+    Opened(Opened),
+    /// A session joins groups.
+    Joined {
+        /// The session.
+        connection_id: ConnectionId,
+        /// At least one.
+        groups: Vec<GroupName>,
+    },
+    /// A session leaves groups.
+    Left {
+        /// The session.
+        connection_id: ConnectionId,
+        /// At least one.
+        groups: Vec<GroupName>,
+    },
+    /// A message is published.
+    Published(Published),
+    /// A session may do something with a group from now on.
+    Granted {
+        /// The session.
+        connection_id: ConnectionId,
+        /// What it may do.
+        permission: Permission,
+        /// With which group, taken literally.
+        group: GroupName,
+    },
+    /// A session may no longer do something with a group.
+    Revoked {
+        /// The session.
+        connection_id: ConnectionId,
+        /// What it may not do.
+        permission: Permission,
+        /// With which group, taken literally.
+        group: GroupName,
+    },
+    /// A session is over, for ever.
+    Ended {
+        /// The session.
+        connection_id: ConnectionId,
+        /// Why.
+        reason: EndReason,
+    },
+}
+
+/// Everything a session starts with. Bounds that the fold depends on are part of it, so that a changed
+/// configuration never changes what an old log means.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Opened {
+    /// The session's name.
+    pub connection_id: ConnectionId,
+    /// Whom it acts for.
+    pub user_id: Option<UserId>,
+    /// What its sockets speak.
+    pub subprotocol: Subprotocol,
+    /// Roles as the access token spells them.
+    pub roles: Vec<String>,
+    /// Groups it is in from the start.
+    pub groups: Vec<GroupName>,
+    /// How many executed ack ids the session remembers.
+    pub ack_window_ids: u32,
+    /// How long it waits for its client while detached, in seconds.
+    pub retention_seconds: u32,
+}
+
+/// A message and whom it is for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Published {
+    /// The publishing session; none when the application publishes.
+    pub publisher: Option<ConnectionId>,
+    /// The publisher's user.
+    pub user_id: Option<UserId>,
+    /// Groups that receive it; a session in several of them receives it once for each.
+    pub groups: Vec<GroupName>,
+    /// Whether the publishing session is left out.
+    pub no_echo: bool,
+    /// From the record's time on, in seconds; 0 is no limit.
+    pub ttl_seconds: u16,
+    /// What is published.
+    pub payload: Payload,
+    /// Travels beside the payload.
+    pub metadata: Metadata,
+}
+
+/// What a session may do with a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Permission {
+    /// Join and leave it.
+    JoinLeaveGroup,
+    /// Publish to it.
+    SendToGroup,
+}
+
+/// Why a session ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndReason {
+    /// Its client closed for good, or the socket of a session that is not reliable went away.
+    ClientClosed,
+    /// Its client broke the protocol.
+    ProtocolViolation,
+    /// Too much was waiting for its client.
+    OutboxFull,
+    /// Its client did not come back in time.
+    Expired,
+    /// The process had to free memory and this session held most of it.
+    Shed,
+    /// The application closed it.
+    ClosedByApplication,
+}
+
+impl Body {
+    /// The session that a record belongs to; none for what concerns the whole hub.
+    pub fn connection_id(&self) -> Option<&ConnectionId> {
+        match self {
+            Self::Booted => None,
+            Self::Opened(opened) => Some(&opened.connection_id),
+            Self::Published(published) => published.publisher.as_ref(),
+            Self::Joined { connection_id, .. }
+            | Self::Left { connection_id, .. }
+            | Self::Granted { connection_id, .. }
+            | Self::Revoked { connection_id, .. }
+            | Self::Ended { connection_id, .. } => Some(connection_id),
+        }
+    }
+}
