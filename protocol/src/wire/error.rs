@@ -1,0 +1,85 @@
+//! Error names on the wire, and what makes a frame undecodable.
+
+use super::{Close, MetadataError, NameError};
+
+/// The `name` of an error towards a client. Clients treat `Duplicate` as success; they must not parse the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ErrorName {
+    /// This ack id was already executed on this session.
+    Duplicate,
+    /// A permission is missing.
+    Forbidden,
+    /// A failure that may pass: the same request with the same ack id may be tried again.
+    InternalServerError,
+    /// The ack id was used for another request; this one was not executed. Our own addition: a silent loss made
+    /// visible.
+    PayloadMismatch,
+    /// A request that the gateway does not offer, or that breaks a limit.
+    BadRequest,
+}
+
+impl ErrorName {
+    /// The spelling on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Duplicate => "Duplicate",
+            Self::Forbidden => "Forbidden",
+            Self::InternalServerError => "InternalServerError",
+            Self::PayloadMismatch => "PayloadMismatch",
+            Self::BadRequest => "BadRequest",
+        }
+    }
+
+    /// Reads the spelling on the wire; `None` for a name that this version does not know.
+    pub fn from_wire(name: &str) -> Option<Self> {
+        [Self::Duplicate, Self::Forbidden, Self::InternalServerError, Self::PayloadMismatch, Self::BadRequest]
+            .into_iter()
+            .find(|known| known.as_str() == name)
+    }
+}
+
+/// The error of an ack or an answer: a name for programs, a text for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AckError {
+    /// For programs.
+    pub name: ErrorName,
+    /// For people.
+    pub message: String,
+}
+
+/// Why a frame is not a message of its subprotocol. Each ends the session with [`DecodeError::close`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// A binary frame on a JSON subprotocol.
+    #[error("the JSON subprotocols take text frames only")]
+    JsonWantsText,
+    /// A text frame on a protobuf subprotocol.
+    #[error("the protobuf subprotocols take binary frames only")]
+    ProtobufWantsBinary,
+    /// Text that is not JSON, or not an object with a string `type`.
+    #[error("not a JSON object with a string `type`")]
+    NotAMessage,
+    /// A `type` that the subprotocol does not have.
+    #[error("unknown message type")]
+    UnknownType,
+    /// A property that is missing or of a wrong type; the name is the protocol's, never the client's text.
+    #[error("property `{0}` is missing or invalid")]
+    Property(&'static str),
+    /// A group's or event's name.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// Metadata.
+    #[error(transparent)]
+    Metadata(#[from] MetadataError),
+}
+
+impl DecodeError {
+    /// The close frame that answers a JSON client.
+    pub fn close(&self) -> Close {
+        match self {
+            Self::JsonWantsText => Close::JSON_WANTS_TEXT,
+            Self::ProtobufWantsBinary => Close::PROTOBUF_WANTS_BINARY,
+            _ => Close::INVALID_JSON_MESSAGE,
+        }
+    }
+}

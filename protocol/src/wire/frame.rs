@@ -1,0 +1,53 @@
+//! The header of a WebSocket frame from server to client (RFC 6455, section 5.2): final, not masked, not compressed.
+
+use bytes::{BufMut, BytesMut};
+
+/// What a frame carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opcode {
+    /// UTF-8 text.
+    Text = 1,
+    /// Bytes.
+    Binary = 2,
+    /// A close code and reason.
+    Close = 8,
+    /// Answer with a pong.
+    Ping = 9,
+    /// Answer to a ping.
+    Pong = 10,
+}
+
+/// Appends the header of a whole message in one frame.
+pub fn write_frame_header(opcode: Opcode, payload_bytes: usize, out: &mut BytesMut) {
+    out.put_u8(0x80 | opcode as u8);
+    match payload_bytes {
+        0..=125 => out.put_u8(payload_bytes as u8),
+        126..=0xFFFF => {
+            out.put_u8(126);
+            out.put_u16(payload_bytes as u16);
+        }
+        _ => {
+            out.put_u8(127);
+            out.put_u64(payload_bytes as u64);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_take_the_shortest_form_on_both_sides_of_each_step() {
+        let header = |bytes| {
+            let mut out = BytesMut::new();
+            write_frame_header(Opcode::Text, bytes, &mut out);
+            out.to_vec()
+        };
+        assert_eq!(header(0), [0x81, 0]);
+        assert_eq!(header(125), [0x81, 125]);
+        assert_eq!(header(126), [0x81, 126, 0, 126]);
+        assert_eq!(header(0xFFFF), [0x81, 126, 0xFF, 0xFF]);
+        assert_eq!(header(0x1_0000), [0x81, 127, 0, 0, 0, 0, 0, 1, 0, 0]);
+    }
+}

@@ -1,0 +1,167 @@
+//! What a message carries, in one form for all encodings.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use bytes::Bytes;
+
+use super::limits::{METADATA_BYTES_MAX, METADATA_KEY_BYTES_MAX, METADATA_VALUE_BYTES_MAX};
+
+/// How a payload is to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PayloadKind {
+    /// UTF-8 text.
+    Text,
+    /// JSON text, kept verbatim from the publisher.
+    Json,
+    /// Any bytes.
+    Binary,
+    /// A serialised `google.protobuf.Any`.
+    Any,
+}
+
+/// A kind and its bytes. `Debug` shows the size, never the content.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Payload {
+    /// How to read the bytes.
+    pub kind: PayloadKind,
+    /// The content: valid UTF-8 for `Text`, valid JSON text other than `null` for `Json`.
+    pub bytes: Bytes,
+}
+
+impl std::fmt::Debug for Payload {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Payload({:?}, {} bytes)", self.kind, self.bytes.len())
+    }
+}
+
+/// Why metadata was refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum MetadataError {
+    /// A key that is empty, too long or no HTTP token.
+    #[error("a metadata key is invalid")]
+    Key,
+    /// A value that is too long or not ASCII.
+    #[error("a metadata value is invalid")]
+    Value,
+    /// The same key twice.
+    #[error("a metadata key stands twice")]
+    Repeated,
+    /// All keys and values together are over the limit.
+    #[error("the metadata is too large")]
+    TooLarge,
+}
+
+/// A flat map of strings that travels beside a payload; keys are case-sensitive. It is kept sorted by key, so that a
+/// resend whose client lists the same entries in another order is still the same request.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Metadata {
+    entries: BTreeMap<Box<str>, Box<str>>,
+    bytes: usize,
+}
+
+impl Metadata {
+    /// Checks and adds one entry.
+    pub fn insert(&mut self, key: &str, value: &str) -> Result<(), MetadataError> {
+        let is_tchar = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
+        if key.is_empty() || key.len() > METADATA_KEY_BYTES_MAX || !key.bytes().all(is_tchar) {
+            return Err(MetadataError::Key);
+        }
+        if value.len() > METADATA_VALUE_BYTES_MAX || !value.is_ascii() {
+            return Err(MetadataError::Value);
+        }
+        let bytes = self.bytes + key.len() + value.len();
+        if bytes > METADATA_BYTES_MAX {
+            return Err(MetadataError::TooLarge);
+        }
+        match self.entries.entry(key.into()) {
+            Entry::Occupied(_) => Err(MetadataError::Repeated),
+            Entry::Vacant(entry) => {
+                entry.insert(value.into());
+                self.bytes = bytes;
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Number of entries.
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Keys and values, sorted by key.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.entries.iter().map(|(key, value)| (&**key, &**value))
+    }
+
+    /// Bytes of all keys and values.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl std::fmt::Debug for Metadata {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Metadata({} entries)", self.entries.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn metadata(entries: &[(&str, &str)]) -> Result<Metadata, MetadataError> {
+        let mut metadata = Metadata::default();
+        entries.iter().try_for_each(|(key, value)| metadata.insert(key, value))?;
+        Ok(metadata)
+    }
+
+    #[test]
+    fn keys_are_http_tokens_of_256_bytes_at_most() {
+        assert!(metadata(&[("!#$%&'*+-.^_`|~09azAZ", "")]).is_ok());
+        for bad in ["", " ", "a b", "a:b", "a\"", "(", "é", "a\n", "/", "@", "{"] {
+            assert_eq!(metadata(&[(bad, "v")]), Err(MetadataError::Key), "{bad:?}");
+        }
+        assert!(metadata(&[(&"k".repeat(METADATA_KEY_BYTES_MAX), "v")]).is_ok());
+        assert_eq!(metadata(&[(&"k".repeat(METADATA_KEY_BYTES_MAX + 1), "v")]), Err(MetadataError::Key));
+    }
+
+    #[test]
+    fn values_are_ascii_of_1024_bytes_at_most() {
+        assert!(metadata(&[("k", "\u{0}\n\u{7f}")]).is_ok());
+        assert_eq!(metadata(&[("k", "\u{80}")]), Err(MetadataError::Value));
+        assert!(metadata(&[("k", &"v".repeat(METADATA_VALUE_BYTES_MAX))]).is_ok());
+        assert_eq!(metadata(&[("k", &"v".repeat(METADATA_VALUE_BYTES_MAX + 1))]), Err(MetadataError::Value));
+    }
+
+    #[test]
+    fn all_together_are_8192_bytes_at_most() {
+        let full = METADATA_VALUE_BYTES_MAX;
+        let mut metadata = Metadata::default();
+        for key in ["a", "b", "c", "d", "e", "f", "g"] {
+            assert_eq!(metadata.insert(key, &"v".repeat(full)), Ok(()));
+        }
+        let left = METADATA_BYTES_MAX - metadata.bytes();
+        assert_eq!(metadata.insert("h", &"v".repeat(left)), Err(MetadataError::TooLarge));
+        assert_eq!(metadata.insert("h", &"v".repeat(left - 1)), Ok(()));
+        assert_eq!(metadata.bytes(), METADATA_BYTES_MAX);
+    }
+
+    #[test]
+    fn a_key_stands_once_and_differs_by_case() {
+        assert!(metadata(&[("k", "1"), ("K", "1")]).is_ok());
+        assert_eq!(metadata(&[("k", "1"), ("l", "1"), ("k", "1")]), Err(MetadataError::Repeated));
+    }
+
+    #[test]
+    fn the_order_of_entries_makes_no_difference() {
+        let sorted = metadata(&[("a", "1"), ("b", "2")]).unwrap();
+        assert_eq!(metadata(&[("b", "2"), ("a", "1")]), Ok(sorted.clone()));
+        assert_eq!(sorted.iter().collect::<Vec<_>>(), [("a", "1"), ("b", "2")]);
+    }
+}

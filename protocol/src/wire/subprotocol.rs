@@ -1,0 +1,58 @@
+//! Which subprotocol a socket speaks.
+
+/// How messages look on a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Encoding {
+    /// JSON in text frames.
+    Json,
+    /// Bare payloads, no envelope.
+    Raw,
+}
+
+/// What was negotiated when a session was opened; a session keeps it for life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Subprotocol {
+    /// `json.webpubsub.azure.v1`
+    Json,
+    /// `json.reliable.webpubsub.azure.v1`
+    JsonReliable,
+    /// No subprotocol, or none that the gateway knows.
+    Raw,
+}
+
+impl Subprotocol {
+    /// Whether sessions outlive sockets, messages have sequence ids and unacknowledged ones are redelivered.
+    pub const fn is_reliable(self) -> bool {
+        matches!(self, Self::JsonReliable)
+    }
+
+    /// How messages look.
+    pub const fn encoding(self) -> Encoding {
+        match self {
+            Self::Json | Self::JsonReliable => Encoding::Json,
+            Self::Raw => Encoding::Raw,
+        }
+    }
+
+    /// The name on the wire; `None` for raw.
+    pub const fn name(self) -> Option<&'static str> {
+        match self {
+            Self::Json => Some("json.webpubsub.azure.v1"),
+            Self::JsonReliable => Some("json.reliable.webpubsub.azure.v1"),
+            Self::Raw => None,
+        }
+    }
+
+    /// Finds a subprotocol by its name, without regard to case.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::Json, Self::JsonReliable]
+            .into_iter()
+            .find(|known| known.name().is_some_and(|spelling| spelling.eq_ignore_ascii_case(name)))
+    }
+}
+
+/// Chooses from a `Sec-WebSocket-Protocol` offer: the first known name in the client's order. The answer has to
+/// repeat the client's own spelling, since browsers compare with regard to case. `None`: the client is raw.
+pub fn negotiate(offer: &str) -> Option<(Subprotocol, &str)> {
+    offer.split(',').map(str::trim).find_map(|name| Some((Subprotocol::from_name(name)?, name)))
+}
