@@ -1,1 +1,3 @@
 //! The Oncewire gateway as a library. The binary is `main.rs`: flags and file to configuration to run.
+
+pub mod auth;

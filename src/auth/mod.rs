@@ -1,0 +1,19 @@
+//! Keys and tokens: who may connect, and who may resume.
+//!
+//! Knows: the access keys, the JSON web tokens that clients present (signing and checking them), the audience that
+//! such a token must name, and the reconnection tokens that this gateway hands to its reliable sessions.
+//!
+//! Does not know: what a role or a group is used for, HTTP, configuration, the clock. Time comes in as seconds since
+//! the Unix epoch, settings as plain arguments.
+//!
+//! No error and no `Debug` output of this module holds a key, a token or a claim.
+
+mod audience;
+mod client_token;
+mod keys;
+mod reconnection;
+
+pub use audience::AudienceContext;
+pub use client_token::{CLOCK_SKEW_SECONDS, ClientClaims, ClientGrant, SignError, TokenError};
+pub use keys::{ACCESS_KEY_BYTES_MIN, AccessKeyError, AccessKeys, KeyName};
+pub use reconnection::{RECONNECTION_TOKEN_VALIDITY_SECONDS, ReconnectionError, ReconnectionTokens};
