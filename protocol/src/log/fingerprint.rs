@@ -2,7 +2,7 @@
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use crate::wire::{Metadata, Payload, PayloadKind, Upstream};
+use crate::wire::{GroupName, Metadata, Payload, PayloadKind, Upstream};
 
 /// XXH3-64 over everything that executing a request depends on; part of the record format, so it never changes
 /// within a record version. It can only be made from a request, so no ack id can be remembered without one.
@@ -30,8 +30,10 @@ impl Fingerprint {
             | Upstream::Ping
             | Upstream::Invoke { .. }
             | Upstream::CancelInvocation { .. } => head.tag(5).seal(&[]),
-            Upstream::Stream { stream_id, ack_id: _ } => head.tag(6).text(stream_id).seal(&[]),
-            Upstream::GroupState { ack_id: _ } => head.tag(7).seal(&[]),
+            Upstream::Stream { stream_id, group, ack_id: _ } => {
+                head.tag(6).text(stream_id).text(group.as_ref().map_or("", |group| group.as_str())).seal(&[])
+            }
+            Upstream::GroupState { group, ack_id: _ } => head.tag(7).text(group.as_str()).seal(&[]),
         }
     }
 
@@ -90,7 +92,7 @@ impl Head {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{EventName, GroupName};
+    use crate::wire::EventName;
     use bytes::Bytes;
 
     fn send(group: &str, data: &'static [u8]) -> Upstream {

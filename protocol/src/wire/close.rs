@@ -59,6 +59,9 @@ impl Close {
         CloseCode::InvalidMessage,
         "The client message is not a valid protobuf.webpubsub.azure.v1 protocol message.",
     );
+    /// Text that is not UTF-8, from a client without a subprotocol.
+    pub const INVALID_TEXT: Self =
+        Self::new(CloseCode::InvalidMessage, "The client message is not valid UTF-8.");
     /// A recovery that can never succeed.
     pub const RECOVERY_REFUSED: Self =
         Self::new(CloseCode::PolicyViolation, "The connection could not be recovered.");

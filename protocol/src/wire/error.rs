@@ -1,6 +1,6 @@
 //! Error names on the wire, and what makes a frame undecodable.
 
-use super::{Close, MetadataError, NameError};
+use super::{Close, Encoding, MetadataError, NameError};
 
 /// The `name` of an error towards a client. Clients treat `Duplicate` as success; they must not parse the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -74,12 +74,13 @@ pub enum DecodeError {
 }
 
 impl DecodeError {
-    /// The close frame that answers a JSON client.
-    pub fn close(&self) -> Close {
-        match self {
-            Self::JsonWantsText => Close::JSON_WANTS_TEXT,
-            Self::ProtobufWantsBinary => Close::PROTOBUF_WANTS_BINARY,
-            _ => Close::INVALID_JSON_MESSAGE,
+    /// The close frame that answers it: 1003 for a wrong frame kind, 1007 for everything else.
+    pub fn close(&self, encoding: Encoding) -> Close {
+        match (self, encoding) {
+            (Self::JsonWantsText, _) => Close::JSON_WANTS_TEXT,
+            (Self::ProtobufWantsBinary, _) => Close::PROTOBUF_WANTS_BINARY,
+            (_, Encoding::Json) => Close::INVALID_JSON_MESSAGE,
+            (_, Encoding::Raw) => Close::INVALID_TEXT,
         }
     }
 }

@@ -33,6 +33,15 @@ pub fn write_frame_header(opcode: Opcode, payload_bytes: usize, out: &mut BytesM
     }
 }
 
+/// How many bytes [`write_frame_header`] appends.
+pub const fn frame_header_bytes(payload_bytes: usize) -> usize {
+    match payload_bytes {
+        0..=125 => 2,
+        126..=0xFFFF => 4,
+        _ => 10,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -42,6 +51,7 @@ mod tests {
         let header = |bytes| {
             let mut out = BytesMut::new();
             write_frame_header(Opcode::Text, bytes, &mut out);
+            assert_eq!(out.len(), frame_header_bytes(bytes));
             out.to_vec()
         };
         assert_eq!(header(0), [0x81, 0]);

@@ -14,9 +14,12 @@ pub const METADATA_KEY_BYTES_MAX: usize = 256;
 pub const METADATA_VALUE_BYTES_MAX: usize = 1024;
 /// All metadata keys and values of a message together, in bytes.
 pub const METADATA_BYTES_MAX: usize = 8192;
+/// A client's name for an invocation or a stream, in bytes: it is repeated in answers, which are bounded.
+pub const CLIENT_OPERATION_ID_BYTES_MAX: usize = 1024;
 /// A message from a client after reassembly, in bytes; the default of a setting.
 pub const WEBSOCKET_MESSAGE_BYTES_MAX: usize = 1024 * 1024;
-/// Nested arrays and objects in a message that the JSON codec looks into.
+/// Nested arrays and objects in a JSON message, the message's own object included. The gateway itself would bear any
+/// depth; the JSON parsers of subscribers, which get a payload as it was published, would not.
 pub const JSON_DEPTH_MAX: usize = 128;
 /// The reason in a close frame, in bytes (RFC 6455: 125 less the code).
 pub const CLOSE_REASON_BYTES_MAX: usize = 123;

@@ -92,6 +92,23 @@ pub enum Upstream {
     },
 }
 
+impl Upstream {
+    /// The request's ack id, when it wants an ack.
+    pub fn ack_id(&self) -> Option<AckId> {
+        match self {
+            Self::JoinGroup { ack_id, .. }
+            | Self::LeaveGroup { ack_id, .. }
+            | Self::SendToGroup { ack_id, .. }
+            | Self::Event { ack_id, .. }
+            | Self::Stream { ack_id, .. }
+            | Self::GroupState { ack_id, .. } => *ack_id,
+            Self::SequenceAck { .. } | Self::Ping | Self::Invoke { .. } | Self::CancelInvocation { .. } => {
+                None
+            }
+        }
+    }
+}
+
 /// What the gateway sends to one session beside its messages; none of these has a sequence id.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Downstream {

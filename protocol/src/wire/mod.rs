@@ -15,6 +15,7 @@ pub mod limits;
 mod message;
 mod names;
 mod payload;
+pub mod raw;
 mod shared_body;
 mod subprotocol;
 
@@ -23,7 +24,7 @@ pub use codec::{
     FrameKind, decode_downstream, decode_upstream, encode_downstream, encode_message, encode_upstream,
 };
 pub use error::{AckError, DecodeError, ErrorName};
-pub use frame::{Opcode, write_frame_header};
+pub use frame::{Opcode, frame_header_bytes, write_frame_header};
 pub use message::{AckId, Downstream, Message, Received, ReconnectionToken, Sender, SequenceId, Upstream};
 pub use names::{ConnectionId, EventName, GroupName, HubName, NameError, UserId};
 pub use payload::{Metadata, MetadataError, Payload, PayloadKind};

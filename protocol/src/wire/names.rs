@@ -87,6 +87,11 @@ impl EventName {
         checked(name, EVENT_NAME_CHARS_MAX, "_.-")?;
         Ok(Self(name.into()))
     }
+
+    /// The event that a raw client's frames are.
+    pub fn raw() -> Self {
+        Self("message".into())
+    }
 }
 
 impl HubName {

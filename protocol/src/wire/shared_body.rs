@@ -1,63 +1,139 @@
-//! The part of an encoded message that all its receivers share.
+//! The part of a published message that all its receivers of one encoding share, and what stands before it in each
+//! receiver's frame.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 
-use super::{Encoding, Opcode, SequenceId, write_frame_header};
+use super::{Opcode, SequenceId, frame_header_bytes, write_frame_header};
 
-/// A message encoded once; each receiver's frame is a header, its sequence id, and these bytes.
-#[derive(Debug, Clone)]
+/// A message encoded once for all its receivers of one encoding. Writing it for one of them is a frame header, at
+/// most a sequence id, and a copy. `Debug` shows the size, never the content.
+#[derive(Clone, PartialEq, Eq)]
 pub struct SharedBody {
-    encoding: Encoding,
-    opcode: Opcode,
+    form: Form,
     bytes: Bytes,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// A whole JSON object that is not empty; a sequence id goes in as its first property.
+    Json,
+    /// A bare payload, which has no place for a sequence id.
+    Raw(Opcode),
 }
 
 const JSON_SEQUENCE_ID: &[u8] = b"{\"sequenceId\":";
 
 impl SharedBody {
-    pub(super) fn new(encoding: Encoding, opcode: Opcode, bytes: Bytes) -> Self {
-        Self { encoding, opcode, bytes }
+    pub(super) fn json(object: Bytes) -> Self {
+        Self { form: Form::Json, bytes: object }
     }
 
-    /// Appends one whole frame. Hot: one call for each delivery.
+    pub(super) fn raw(opcode: Opcode, payload: Bytes) -> Self {
+        Self { form: Form::Raw(opcode), bytes: payload }
+    }
+
+    /// Bytes that its receivers share: what it costs to keep.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether there is nothing to share, as in an empty frame for a raw client.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Exactly how many bytes [`SharedBody::write_frame`] appends.
+    pub fn frame_bytes(&self, sequence_id: Option<SequenceId>) -> usize {
+        let payload_bytes = self.payload_bytes(sequence_id);
+        frame_header_bytes(payload_bytes) + payload_bytes
+    }
+
+    /// Appends one whole frame. Only receivers on a reliable subprotocol have a sequence id.
     pub fn write_frame(&self, sequence_id: Option<SequenceId>, out: &mut BytesMut) {
-        match self.encoding {
-            Encoding::Json => match sequence_id {
-                Some(id) => {
-                    let mut digits = [0; 20];
-                    let digits = decimal(id, &mut digits);
-                    let payload_bytes = JSON_SEQUENCE_ID.len() + digits.len() + 1 + self.bytes.len();
-                    out.reserve(payload_bytes + 10);
-                    write_frame_header(self.opcode, payload_bytes, out);
-                    out.put_slice(JSON_SEQUENCE_ID);
-                    out.put_slice(digits);
-                    out.put_u8(b',');
-                    out.put_slice(&self.bytes);
-                }
-                None => {
-                    out.reserve(self.bytes.len() + 11);
-                    write_frame_header(self.opcode, self.bytes.len() + 1, out);
-                    out.put_u8(b'{');
-                    out.put_slice(&self.bytes);
-                }
-            },
-            Encoding::Raw => {
-                out.reserve(self.bytes.len() + 10);
-                write_frame_header(self.opcode, self.bytes.len(), out);
-                out.put_slice(&self.bytes);
+        let payload_bytes = self.payload_bytes(sequence_id);
+        out.reserve(frame_header_bytes(payload_bytes) + payload_bytes);
+        match (self.form, sequence_id) {
+            (Form::Json, Some(sequence_id)) => {
+                write_frame_header(Opcode::Text, payload_bytes, out);
+                out.extend_from_slice(JSON_SEQUENCE_ID);
+                out.extend_from_slice(itoa::Buffer::new().format(sequence_id).as_bytes());
+                out.extend_from_slice(b",");
+                out.extend_from_slice(&self.bytes[1..]);
             }
+            (Form::Json, None) => {
+                write_frame_header(Opcode::Text, payload_bytes, out);
+                out.extend_from_slice(&self.bytes);
+            }
+            (Form::Raw(opcode), _) => {
+                write_frame_header(opcode, payload_bytes, out);
+                out.extend_from_slice(&self.bytes);
+            }
+        }
+    }
+
+    fn payload_bytes(&self, sequence_id: Option<SequenceId>) -> usize {
+        match (self.form, sequence_id) {
+            // The comma takes the place of the object's own brace.
+            (Form::Json, Some(id)) => JSON_SEQUENCE_ID.len() + decimal_digits(id) + self.bytes.len(),
+            (Form::Json, None) | (Form::Raw(_), _) => self.bytes.len(),
         }
     }
 }
 
-fn decimal(mut number: u64, buffer: &mut [u8; 20]) -> &[u8] {
-    let mut at = buffer.len();
-    loop {
-        at -= 1;
-        buffer[at] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            return &buffer[at..];
+fn decimal_digits(number: u64) -> usize {
+    number.checked_ilog10().map_or(1, |log| log as usize + 1)
+}
+
+impl std::fmt::Debug for SharedBody {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SharedBody({:?}, {} bytes)", self.form, self.bytes.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(body: &SharedBody, sequence_id: Option<SequenceId>) -> Vec<u8> {
+        let mut out = BytesMut::from(&b"before"[..]);
+        body.write_frame(sequence_id, &mut out);
+        assert_eq!(out.len(), 6 + body.frame_bytes(sequence_id));
+        assert!(out.starts_with(b"before"));
+        out[6..].to_vec()
+    }
+
+    #[test]
+    fn json_takes_the_sequence_id_as_first_property() {
+        let body = SharedBody::json(Bytes::from_static(b"{\"a\":1}"));
+        assert_eq!(written(&body, None), b"\x81\x07{\"a\":1}");
+        assert_eq!(written(&body, Some(12)), b"\x81\x17{\"sequenceId\":12,\"a\":1}");
+    }
+
+    #[test]
+    fn raw_frames_are_the_payload_whatever_the_sequence_id() {
+        let body = SharedBody::raw(Opcode::Binary, Bytes::from_static(b"\x00\xff"));
+        assert_eq!(written(&body, None), b"\x82\x02\x00\xff");
+        assert_eq!(written(&body, Some(12)), b"\x82\x02\x00\xff");
+        let empty = SharedBody::raw(Opcode::Text, Bytes::new());
+        assert!(empty.is_empty());
+        assert_eq!(written(&empty, None), b"\x81\x00");
+    }
+
+    #[test]
+    fn frame_bytes_are_exact_at_each_step_of_the_header_and_of_the_digits() {
+        let ids = (0..20).flat_map(|n| [10u64.pow(n) - 1, 10u64.pow(n)]).chain([u64::MAX]);
+        let ids: Vec<_> = ids.map(Some).chain([None]).collect();
+        for bytes in (2..140).chain(65_480..65_560) {
+            let body = SharedBody::json(Bytes::from(vec![b' '; bytes]));
+            for &id in &ids {
+                written(&body, id);
+            }
         }
+    }
+
+    #[test]
+    fn debug_shows_no_content() {
+        let body = SharedBody::json(Bytes::from_static(b"{\"secret\":1}"));
+        assert_eq!(format!("{body:?}"), "SharedBody(Json, 12 bytes)");
     }
 }

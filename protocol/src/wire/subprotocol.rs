@@ -56,3 +56,37 @@ impl Subprotocol {
 pub fn negotiate(offer: &str) -> Option<(Subprotocol, &str)> {
     offer.split(',').map(str::trim).find_map(|name| Some((Subprotocol::from_name(name)?, name)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_known_name_wins_in_the_clients_own_spelling() {
+        assert_eq!(
+            negotiate("json.webpubsub.azure.v1"),
+            Some((Subprotocol::Json, "json.webpubsub.azure.v1"))
+        );
+        assert_eq!(
+            negotiate(" graphql-ws ,\tJSON.Reliable.webpubsub.azure.v1 , json.webpubsub.azure.v1"),
+            Some((Subprotocol::JsonReliable, "JSON.Reliable.webpubsub.azure.v1"))
+        );
+    }
+
+    #[test]
+    fn unknown_names_alone_leave_the_client_raw() {
+        for offer in ["", ",", "graphql-ws", "json.webpubsub.azure.v2", "json.webpubsub.azure.v1x", "null"] {
+            assert_eq!(negotiate(offer), None, "{offer}");
+        }
+    }
+
+    #[test]
+    fn names_and_kinds_agree() {
+        for subprotocol in [Subprotocol::Json, Subprotocol::JsonReliable] {
+            assert_eq!(subprotocol.name().and_then(Subprotocol::from_name), Some(subprotocol));
+        }
+        assert!(Subprotocol::JsonReliable.is_reliable());
+        assert!(!Subprotocol::Json.is_reliable());
+        assert!(!Subprotocol::Raw.is_reliable());
+    }
+}

@@ -1,0 +1,289 @@
+//! One pass over a JSON object of the protocol, keeping the text of each property for later.
+//!
+//! This is where the rules that hold for all messages live: any order of properties, names compared with regard to
+//! case, the last of two with one name wins, and unknown ones are passed over, though they must be JSON.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use crate::wire::DecodeError;
+use crate::wire::limits::JSON_DEPTH_MAX;
+
+macro_rules! properties {
+    ($($property:ident = $name:literal,)*) => {
+        /// A property that some message of the protocol has, in either direction.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(super) enum Property {
+            $($property,)*
+        }
+
+        impl Property {
+            const COUNT: usize = [$(Self::$property),*].len();
+
+            pub(super) const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$property => $name,)*
+                }
+            }
+
+            fn from_name(name: &str) -> Option<Self> {
+                match name {
+                    $($name => Some(Self::$property),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+properties! {
+    AckId = "ackId",
+    ConnectionId = "connectionId",
+    Data = "data",
+    DataType = "dataType",
+    Error = "error",
+    Event = "event",
+    From = "from",
+    FromUserId = "fromUserId",
+    Group = "group",
+    InvocationId = "invocationId",
+    Message = "message",
+    Metadata = "metadata",
+    Name = "name",
+    NoEcho = "noEcho",
+    ReconnectionToken = "reconnectionToken",
+    SequenceId = "sequenceId",
+    Stream = "stream",
+    StreamId = "streamId",
+    Success = "success",
+    Target = "target",
+    TtlSeconds = "ttlSeconds",
+    Type = "type",
+    UserId = "userId",
+}
+
+impl Property {
+    pub(super) fn invalid(self) -> DecodeError {
+        DecodeError::Property(self.name())
+    }
+}
+
+/// A key and its value.
+pub(super) type StringEntry<'a> = (Cow<'a, str>, Cow<'a, str>);
+
+/// Where the properties of one object stand in its text.
+#[derive(Default)]
+pub(super) struct Object<'a>([Option<&'a str>; Property::COUNT]);
+
+impl<'a> Object<'a> {
+    /// Takes a whole message; `None` when it is not one JSON object.
+    pub(super) fn parse(message: &'a [u8]) -> Option<Self> {
+        let text = std::str::from_utf8(message).ok()?;
+        if nests_deeper(message, JSON_DEPTH_MAX) {
+            return None;
+        }
+        serde_json::from_str(text).ok()
+    }
+
+    /// The JSON text of a property, `null` included.
+    pub(super) fn text(&self, property: Property) -> Option<&'a str> {
+        self.0[property as usize]
+    }
+
+    /// The JSON text of a property for which `null` means that it is absent.
+    pub(super) fn present(&self, property: Property) -> Option<&'a str> {
+        self.text(property).filter(|text| *text != "null")
+    }
+
+    pub(super) fn string(&self, property: Property) -> Result<Option<Cow<'a, str>>, DecodeError> {
+        let Some(text) = self.present(property) else { return Ok(None) };
+        unescape(text).map(Some).ok_or(property.invalid())
+    }
+
+    pub(super) fn required_string(&self, property: Property) -> Result<Cow<'a, str>, DecodeError> {
+        self.string(property)?.ok_or(property.invalid())
+    }
+
+    /// An integer of 64 bits. In JSON text only digits can stand for one: no sign, fraction or exponent.
+    pub(super) fn integer(&self, property: Property) -> Result<Option<u64>, DecodeError> {
+        let Some(text) = self.present(property) else { return Ok(None) };
+        text.parse().map(Some).map_err(|_| property.invalid())
+    }
+
+    pub(super) fn required_integer(&self, property: Property) -> Result<u64, DecodeError> {
+        self.integer(property)?.ok_or(property.invalid())
+    }
+
+    pub(super) fn boolean(&self, property: Property) -> Result<Option<bool>, DecodeError> {
+        let Some(text) = self.present(property) else { return Ok(None) };
+        text.parse().map(Some).map_err(|_| property.invalid())
+    }
+
+    pub(super) fn object(&self, property: Property) -> Result<Option<Object<'a>>, DecodeError> {
+        let Some(text) = self.present(property) else { return Ok(None) };
+        serde_json::from_str(text).map(Some).map_err(|_| property.invalid())
+    }
+
+    /// The entries of an object that holds strings only, in order, repeated keys included.
+    pub(super) fn strings(&self, property: Property) -> Result<Option<Vec<StringEntry<'a>>>, DecodeError> {
+        let Some(text) = self.present(property) else { return Ok(None) };
+        serde_json::from_str(text).map(|Strings(entries)| Some(entries)).map_err(|_| property.invalid())
+    }
+}
+
+/// The content of a JSON string whose text is known to be JSON; `None` when it is something else, or escapes half of
+/// a surrogate pair.
+pub(super) fn unescape(text: &str) -> Option<Cow<'_, str>> {
+    let content = text.strip_prefix('"')?.strip_suffix('"')?;
+    if content.contains('\\') {
+        serde_json::from_str(text).ok().map(Cow::Owned)
+    } else {
+        Some(Cow::Borrowed(content))
+    }
+}
+
+/// Whether arrays and objects stand in one another more than `depth_max` deep. Text that is not JSON gets any answer.
+pub(super) fn nests_deeper(text: &[u8], depth_max: usize) -> bool {
+    let opens = |byte: u8| matches!(byte, b'[' | b'{');
+    if text.iter().filter(|byte| opens(**byte)).count() <= depth_max {
+        return false;
+    }
+    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
+    for &byte in text {
+        if in_string {
+            in_string = escaped || byte != b'"';
+            escaped = byte == b'\\' && !escaped;
+        } else if opens(byte) {
+            depth += 1;
+            if depth > depth_max {
+                return true;
+            }
+        } else if matches!(byte, b']' | b'}') {
+            depth = depth.saturating_sub(1);
+        } else {
+            in_string = byte == b'"';
+        }
+    }
+    false
+}
+
+impl<'de> Deserialize<'de> for Object<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ObjectVisitor;
+
+        impl<'de> Visitor<'de> for ObjectVisitor {
+            type Value = Object<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut object = Object::default();
+                while let Some(Name(property)) = map.next_key()? {
+                    match property {
+                        Some(property) => {
+                            object.0[property as usize] = Some(map.next_value::<&RawValue>()?.get())
+                        }
+                        None => drop(map.next_value::<IgnoredAny>()?),
+                    }
+                }
+                Ok(object)
+            }
+        }
+
+        deserializer.deserialize_map(ObjectVisitor)
+    }
+}
+
+/// A property's name; `None` for one that the protocol does not have.
+struct Name(Option<Property>);
+
+impl<'de> Deserialize<'de> for Name {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct NameVisitor;
+
+        impl Visitor<'_> for NameVisitor {
+            type Value = Name;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a property's name")
+            }
+
+            fn visit_str<E: Error>(self, name: &str) -> Result<Name, E> {
+                Ok(Name(Property::from_name(name)))
+            }
+        }
+
+        deserializer.deserialize_str(NameVisitor)
+    }
+}
+
+struct Strings<'a>(Vec<StringEntry<'a>>);
+
+impl<'de> Deserialize<'de> for Strings<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(serde::Deserialize)]
+        struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+        struct StringsVisitor;
+
+        impl<'de> Visitor<'de> for StringsVisitor {
+            type Value = Strings<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of strings")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut entries = Vec::new();
+                while let Some((Text(key), Text(value))) = map.next_entry()? {
+                    entries.push((key, value));
+                }
+                Ok(Strings(entries))
+            }
+        }
+
+        deserializer.deserialize_map(StringsVisitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_property_is_found_by_its_own_name() {
+        for name in ["type", "group", "ackId", "metadata", "reconnectionToken"] {
+            assert_eq!(Property::from_name(name).map(Property::name), Some(name));
+        }
+        assert_eq!(Property::from_name("Type"), None);
+        assert_eq!(Property::from_name(""), None);
+    }
+
+    #[test]
+    fn depth_counts_brackets_outside_strings_only() {
+        let nested = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
+        assert!(!nests_deeper(nested(128).as_bytes(), 128));
+        assert!(nests_deeper(nested(129).as_bytes(), 128));
+        let beside = format!("[{}]", "[{}],".repeat(500));
+        assert!(!nests_deeper(beside.as_bytes(), 3));
+        assert!(nests_deeper(beside.as_bytes(), 2));
+        let in_string = format!(r#"["\"{}\\",[1]]"#, "[".repeat(500));
+        assert!(!nests_deeper(in_string.as_bytes(), 2));
+        assert!(nests_deeper(in_string.as_bytes(), 1));
+    }
+
+    #[test]
+    fn strings_are_borrowed_unless_they_hold_an_escape() {
+        assert!(matches!(unescape(r#""plain é""#), Some(Cow::Borrowed("plain é"))));
+        assert!(matches!(unescape(r#""a\u002Fb\n""#), Some(Cow::Owned(text)) if text == "a/b\n"));
+        assert_eq!(unescape(r#""\ud83d\ude00""#).as_deref(), Some("\u{1F600}"));
+        for not_a_string in [r#""\ud83d""#, "1", "null", "{}"] {
+            assert_eq!(unescape(not_a_string), None, "{not_a_string}");
+        }
+    }
+}
