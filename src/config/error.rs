@@ -1,0 +1,89 @@
+//! What can be wrong, or doubtful, with a configuration. No text here holds an access key.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a configuration was refused. Each message names the key.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file can't be read.
+    #[error("can't read the configuration file {}: {source}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The file has a key that doesn't exist.
+    #[error("configuration file, line {line}: unknown key {key}")]
+    UnknownKey {
+        /// The line, from 1.
+        line: usize,
+        /// The key with its section.
+        key: String,
+    },
+    /// The file is not TOML, or a key has the wrong type.
+    #[error("configuration file, line {line}: {message}")]
+    Malformed {
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong, with the key.
+        message: String,
+    },
+    /// A number lies outside its range.
+    #[error("{key} = {value} is out of range: {minimum} to {maximum}")]
+    OutOfRange {
+        /// The key.
+        key: String,
+        /// The number given.
+        value: u64,
+        /// The smallest number allowed.
+        minimum: u64,
+        /// The largest number allowed.
+        maximum: u64,
+    },
+    /// A public URL is no `http` or `https` URL, or has a user, a query or a fragment.
+    #[error(
+        "public_urls: each must be an http or https URL without user, query and fragment, \
+         such as https://chat.example.com/prefix"
+    )]
+    BadPublicUrl,
+    /// Two sections name the same hub: hubs are told apart without regard to case.
+    #[error("hubs.{hub:?} is there twice: hub names are compared without regard to case")]
+    HubTwice {
+        /// The hub, in lower case.
+        hub: String,
+    },
+    /// Event handlers are configured.
+    #[error("{section}.event_handlers: this version has no event handlers")]
+    NoEventHandlers {
+        /// The section that has them.
+        section: String,
+    },
+    /// The disk store is asked for.
+    #[error("store = \"disk\": this version has no disk store yet; leave store out or set it to \"memory\"")]
+    NoDiskStore,
+}
+
+/// What deserves attention without being wrong. Each message names the key.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigWarning {
+    /// Official clients try to resume for 30 seconds.
+    #[error("{key} is below 30: a client that is still trying to resume may find its session gone")]
+    ShortRetention {
+        /// The key.
+        key: String,
+    },
+    /// Web PubSub remembers 1,000 ack ids.
+    #[error("{key} is below 1000: a request that a client repeats may be executed twice")]
+    ShortAckWindow {
+        /// The key.
+        key: String,
+    },
+    /// The memory store is as durable as memory.
+    #[error("{key} has no effect with the memory store: nothing survives the process")]
+    DurabilityOfMemory {
+        /// The key.
+        key: String,
+    },
+}

@@ -1,0 +1,203 @@
+//! From file and overrides to a checked configuration.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+
+use url::Url;
+
+use super::hub::HubOverrides;
+use super::{Config, ConfigError, ConfigWarning, Durability, Secret, Store};
+
+/// What the command line and the environment say. What is set here wins over the file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Overrides {
+    /// See [`Config::listen`].
+    pub listen: Option<SocketAddr>,
+    /// See [`Config::access_key`].
+    pub access_key: Option<Secret>,
+    /// See [`Config::secondary_access_key`].
+    pub secondary_access_key: Option<Secret>,
+    /// See [`Config::public_urls`]; when not empty it replaces all of the file's.
+    pub public_urls: Vec<Url>,
+    /// See [`Config::store`].
+    pub store: Option<Store>,
+    /// See [`Config::data_dir`].
+    pub data_dir: Option<PathBuf>,
+}
+
+impl Config {
+    /// Reads the file, if there is one, lays `overrides` over it, fills in the defaults, and checks the whole.
+    ///
+    /// # Errors
+    /// When the file can't be read or understood, or a value is not allowed.
+    pub fn load(file: Option<&Path>, overrides: Overrides) -> Result<Self, ConfigError> {
+        let text = match file {
+            None => String::new(),
+            Some(path) => std::fs::read_to_string(path)
+                .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?,
+        };
+        Self::from_toml(&text, overrides)
+    }
+
+    /// The same for the text of a file.
+    ///
+    /// # Errors
+    /// When the text can't be understood, or a value is not allowed.
+    pub fn from_toml(text: &str, overrides: Overrides) -> Result<Self, ConfigError> {
+        let mut config = parse(text)?;
+        config.hubs = fold_names(config.hubs)?;
+        config.apply(overrides);
+        config.check()?;
+        Ok(config)
+    }
+
+    fn apply(&mut self, overrides: Overrides) {
+        let Overrides { listen, access_key, secondary_access_key, public_urls, store, data_dir } = overrides;
+        self.listen = listen.unwrap_or(self.listen);
+        self.access_key = access_key.or(self.access_key.take());
+        self.secondary_access_key = secondary_access_key.or(self.secondary_access_key.take());
+        if !public_urls.is_empty() {
+            self.public_urls = public_urls;
+        }
+        self.store = store.unwrap_or(self.store);
+        self.data_dir = data_dir.or(self.data_dir.take());
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        if self.store == Store::Disk {
+            return Err(ConfigError::NoDiskStore);
+        }
+        if !self.public_urls.iter().all(is_base_url) {
+            return Err(ConfigError::BadPublicUrl);
+        }
+        for (key, value, range) in self.numbers() {
+            if !range.contains(&value) {
+                let (minimum, maximum) = (*range.start(), *range.end());
+                return Err(ConfigError::OutOfRange { key, value, minimum, maximum });
+            }
+        }
+        Ok(())
+    }
+
+    /// Every number that is set, with its key and its range.
+    fn numbers(&self) -> Vec<(String, u64, RangeInclusive<u64>)> {
+        let general = HubOverrides {
+            session_retention_seconds: Some(self.session_retention_seconds),
+            outbox_messages_max: Some(self.outbox_messages_max),
+            outbox_bytes_max: Some(self.outbox_bytes_max),
+            ack_window_ids: Some(self.ack_window_ids),
+            websocket_ping_seconds: Some(self.websocket_ping_seconds),
+            ..HubOverrides::default()
+        };
+        let mut numbers = hub_numbers("", &general);
+        for (hub, own) in &self.hubs {
+            numbers.extend(hub_numbers(&hub_prefix(hub), own));
+        }
+        let whole = [
+            ("websocket_message_bytes_max", self.websocket_message_bytes_max as u64, 1..=64 * MIB),
+            ("websocket_read_buffer_bytes", self.websocket_read_buffer_bytes as u64, 64..=MIB),
+            ("handshakes_pending_max", self.handshakes_pending_max as u64, 1..=1_000_000),
+            ("header_read_timeout_seconds", self.header_read_timeout_seconds, 1..=300),
+            ("handshake_timeout_seconds", self.handshake_timeout_seconds, 1..=300),
+            ("request_timeout_seconds", self.request_timeout_seconds, 1..=300),
+            ("http_body_bytes_max", self.http_body_bytes_max as u64, 0..=64 * MIB),
+            ("connections_max", self.connections_max.unwrap_or(1) as u64, 1..=10_000_000),
+            ("message_memory_bytes_max", self.message_memory_bytes_max, 1..=1024 * GIB),
+            ("pending_requests_max", self.pending_requests_max as u64, 1..=1_000_000),
+            ("pending_request_bytes_max", self.pending_request_bytes_max as u64, 1..=GIB),
+            ("pending_reply_bytes_max", self.pending_reply_bytes_max as u64, 1..=64 * MIB),
+            ("groups_per_session_max", self.groups_per_session_max as u64, 1..=1_000_000),
+        ];
+        numbers.extend(whole.map(|(key, value, range)| (key.to_owned(), value, range)));
+        numbers
+    }
+}
+
+/// What deserves attention in `config`.
+pub(super) fn warnings(config: &Config) -> Vec<ConfigWarning> {
+    let mut warnings = Vec::new();
+    let mut look = |prefix: &str, retention: Option<u64>, window: Option<usize>, durability| {
+        let key = |name: &str| format!("{prefix}{name}");
+        if retention.is_some_and(|seconds| seconds < 30) {
+            warnings.push(ConfigWarning::ShortRetention { key: key("session_retention_seconds") });
+        }
+        if window.is_some_and(|ids| ids < 1000) {
+            warnings.push(ConfigWarning::ShortAckWindow { key: key("ack_window_ids") });
+        }
+        if config.store == Store::Memory && matches!(durability, Some(Durability::Sync | Durability::Os)) {
+            warnings.push(ConfigWarning::DurabilityOfMemory { key: key("durability") });
+        }
+    };
+    look("", Some(config.session_retention_seconds), Some(config.ack_window_ids), config.durability);
+    for (hub, own) in &config.hubs {
+        look(&hub_prefix(hub), own.session_retention_seconds, own.ack_window_ids, own.durability);
+    }
+    warnings
+}
+
+const MIB: u64 = 1024 * 1024;
+const GIB: u64 = 1024 * MIB;
+
+fn hub_prefix(hub: &str) -> String {
+    format!("hubs.{hub:?}.")
+}
+
+fn hub_numbers(prefix: &str, own: &HubOverrides) -> Vec<(String, u64, RangeInclusive<u64>)> {
+    let count = |value: Option<usize>| value.map(|value| value as u64);
+    [
+        ("session_retention_seconds", own.session_retention_seconds, 1..=604_800),
+        ("outbox_messages_max", count(own.outbox_messages_max), 1..=1_000_000),
+        ("outbox_bytes_max", count(own.outbox_bytes_max), 1..=GIB),
+        ("ack_window_ids", count(own.ack_window_ids), 1..=1_000_000),
+        ("websocket_ping_seconds", own.websocket_ping_seconds, 1..=120),
+    ]
+    .into_iter()
+    .filter_map(|(key, value, range)| Some((format!("{prefix}{key}"), value?, range)))
+    .collect()
+}
+
+fn parse(text: &str) -> Result<Config, ConfigError> {
+    let document = toml::Deserializer::parse(text).map_err(|error| refusal(&error, "", text))?;
+    serde_path_to_error::deserialize(document)
+        .map_err(|error| refusal(error.inner(), &error.path().to_string(), text))
+}
+
+/// The library's own rendering of an error quotes the line, which may hold an access key: only its message, the
+/// key's path and the line number are used.
+fn refusal(error: &toml::de::Error, key: &str, text: &str) -> ConfigError {
+    let start = error.span().map_or(0, |span| span.start);
+    let line = text.bytes().take(start).filter(|byte| *byte == b'\n').count() + 1;
+    let message = error.message();
+    if message.starts_with("unknown field") {
+        return match key.strip_suffix(".event_handlers") {
+            Some(section) => ConfigError::NoEventHandlers { section: section.to_owned() },
+            None => ConfigError::UnknownKey { line, key: key.to_owned() },
+        };
+    }
+    let message = match key {
+        "" | "." => message.to_owned(),
+        key => format!("{key}: {message}"),
+    };
+    ConfigError::Malformed { line, message }
+}
+
+fn fold_names(hubs: BTreeMap<String, HubOverrides>) -> Result<BTreeMap<String, HubOverrides>, ConfigError> {
+    let mut folded = BTreeMap::new();
+    for (name, own) in hubs {
+        let hub = name.to_ascii_lowercase();
+        if folded.insert(hub.clone(), own).is_some() {
+            return Err(ConfigError::HubTwice { hub });
+        }
+    }
+    Ok(folded)
+}
+
+fn is_base_url(url: &Url) -> bool {
+    matches!(url.scheme(), "http" | "https")
+        && url.username().is_empty()
+        && url.password().is_none()
+        && url.query().is_none()
+        && url.fragment().is_none()
+}

@@ -1,0 +1,226 @@
+//! The configuration: one flat TOML file, with the command line and the environment laid over it.
+//!
+//! Knows: every key with its unit, default, range, cost and danger, and in which order sources override each other:
+//! flags, then environment, then file, then default.
+//!
+//! Does not know: how flags are spelled, and what the settings do to the parts that take them.
+//!
+//! No error, warning or `Debug` output holds an access key.
+
+mod error;
+mod hub;
+mod load;
+mod secret;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use url::Url;
+
+pub use error::{ConfigError, ConfigWarning};
+pub use hub::{HubOverrides, HubSettings};
+pub use load::Overrides;
+pub use secret::Secret;
+
+/// Everything that can be set. The field names are the keys of the TOML file.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Address and port to listen on. Default `127.0.0.1:8080`; port 0 picks a free one. Danger: an address that
+    /// others can reach carries tokens in the clear unless a proxy in front ends TLS.
+    pub listen: SocketAddr,
+
+    /// The access key, at least 32 bytes; no default, and nothing is served without one. Whoever has it may do
+    /// everything. The environment is the best place for it: a command line is visible to every local user.
+    pub access_key: Option<Secret>,
+
+    /// The other access key while keys are being rotated: it verifies tokens, and signs none. No default.
+    pub secondary_access_key: Option<Secret>,
+
+    /// The base URLs (`http` or `https`) under which clients reach this gateway, each perhaps with a path prefix,
+    /// which is then honoured in routing, in token audiences and in the printed connection string. Default none: a
+    /// token is then good for the host that its client dialled. Behind a proxy that rewrites the `Host` header the
+    /// public URL must be set, or every token is refused.
+    pub public_urls: Vec<Url>,
+
+    /// Where logs are kept: `memory` or `disk`. Default `memory`. Danger: with `memory` no session and no message
+    /// survives a restart.
+    pub store: Store,
+
+    /// Where the disk store keeps its files. No default. Of no effect with the memory store.
+    pub data_dir: Option<PathBuf>,
+
+    /// What an acknowledgement is worth: `sync`, `os` or `memory`. Default `sync` with the disk store, `memory` with
+    /// the memory store, where the other two have no effect. May stand under `[hubs."name"]`. Danger: `os` loses
+    /// acknowledged messages when the machine loses power, `memory` also when the process dies.
+    pub durability: Option<Durability>,
+
+    /// How long a session without a socket waits for its client, in seconds. Default 60, 1 to 604,800; below 30,
+    /// the time for which official clients try to resume, it warns. May stand under `[hubs."name"]`. Cost: the
+    /// session and its outbox stay in memory, also for a client that went away for good.
+    pub session_retention_seconds: u64,
+
+    /// How many messages a session may hold that its client has not acknowledged. Default 10,000, 1 to 1,000,000.
+    /// May stand under `[hubs."name"]`. Cost: 16 bytes of memory each, and the message itself once for all sessions.
+    /// Danger: one more ends the session with close code 1008, and official clients acknowledge only once a second.
+    pub outbox_messages_max: usize,
+
+    /// How many bytes of such messages a session may hold. Default 16 MiB, 1 to 1 GiB. May stand under
+    /// `[hubs."name"]`. Danger: below the size of one message that message ends every session that it is sent to.
+    pub outbox_bytes_max: usize,
+
+    /// How many of a session's executed ack ids are remembered, so that a repeated request is not executed again.
+    /// Default 10,000, 1 to 1,000,000; below 1,000, what Web PubSub keeps, it warns. May stand under
+    /// `[hubs."name"]`. Cost: at most some 24 bytes of memory each. Danger: a client with more requests under way
+    /// than this can have one executed twice.
+    pub ack_window_ids: usize,
+
+    /// How often a WebSocket ping is sent, in seconds. Default 20, 1 to 120. May stand under `[hubs."name"]`. Cost:
+    /// one small write per socket each time. Danger: proxies cut idle connections, often after 60 seconds, and a
+    /// longer interval notices a dead client later.
+    pub websocket_ping_seconds: u64,
+
+    /// The largest message from a client, in bytes, after reassembly. Default 1 MiB, 1 byte to 64 MiB. A larger one
+    /// closes the socket with code 1009 and ends the session. Cost: a socket may hold this much while reading.
+    pub websocket_message_bytes_max: usize,
+
+    /// The first size of a socket's read buffer, in bytes. Default 1,024, 64 bytes to 1 MiB. It grows for larger
+    /// messages. Cost: this much memory for each idle socket; a smaller buffer costs busy ones more reads.
+    pub websocket_read_buffer_bytes: usize,
+
+    /// How many connections may be on their way from accept to a finished request head or upgrade. Default 4,096,
+    /// 1 to 1,000,000; further ones wait. Cost: a read buffer each. Danger: too few, and slow
+    /// clients keep others from connecting after a restart.
+    pub handshakes_pending_max: usize,
+
+    /// How long a client may take to send its request head, in seconds. Default 10, 1 to 300.
+    pub header_read_timeout_seconds: u64,
+
+    /// How long an upgrade may take from its request head to its 101, in seconds. Default 30, 1 to 300. Danger:
+    /// official clients give up after 30 seconds.
+    pub handshake_timeout_seconds: u64,
+
+    /// How long any other HTTP request may take, in seconds. Default 30, 1 to 300; after that it is answered 503.
+    pub request_timeout_seconds: u64,
+
+    /// The largest HTTP request body, in bytes. Default 1 MiB, 0 to 64 MiB; a larger one is answered 413.
+    pub http_body_bytes_max: usize,
+
+    /// How many client sockets there may be at once. No default: the operating system's limit on descriptors is then
+    /// the only one. 1 to 10,000,000. Further clients are answered 503.
+    pub connections_max: Option<usize>,
+
+    /// How many bytes of message bodies all sessions together may keep in memory, a body that many sessions share
+    /// counted once. Default 512 MiB, 1 byte to 1 TiB. Danger: above this, sessions are ended to
+    /// free memory.
+    pub message_memory_bytes_max: u64,
+
+    /// How many requests of one socket may wait for the log; then no more is read from it. Default 1,024,
+    /// 1 to 1,000,000. Cost: the requests are held in memory.
+    pub pending_requests_max: usize,
+
+    /// How many bytes of such requests may wait; then no more is read from the socket. Default 4 MiB, 1 byte to 1 GiB.
+    pub pending_request_bytes_max: usize,
+
+    /// How many bytes of replies may wait for one socket to take them; then no more is read from it. Default 64 KiB,
+    /// 1 byte to 64 MiB.
+    pub pending_reply_bytes_max: usize,
+
+    /// How many groups a session may be in. Default 10,000, 1 to 1,000,000; joining another is refused. Cost: memory
+    /// for each membership, and all of them are part of the session's checkpoint.
+    pub groups_per_session_max: usize,
+
+    /// Settings of single hubs, by the hub's name in lower case: `[hubs."name"]` in the file.
+    pub hubs: BTreeMap<String, HubOverrides>,
+}
+
+/// Where logs are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Store {
+    /// In the process: nothing survives it.
+    Memory,
+    /// On the local disk.
+    Disk,
+}
+
+/// What must have happened before a record counts as written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Durability {
+    /// It is on the disk: it survives a loss of power.
+    Sync,
+    /// The operating system has it: it survives the end of the process.
+    Os,
+    /// The process has it: it survives nothing.
+    Memory,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        const MIB: usize = 1024 * 1024;
+        Self {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
+            access_key: None,
+            secondary_access_key: None,
+            public_urls: Vec::new(),
+            store: Store::Memory,
+            data_dir: None,
+            durability: None,
+            session_retention_seconds: 60,
+            outbox_messages_max: 10_000,
+            outbox_bytes_max: 16 * MIB,
+            ack_window_ids: 10_000,
+            websocket_ping_seconds: 20,
+            websocket_message_bytes_max: MIB,
+            websocket_read_buffer_bytes: 1024,
+            handshakes_pending_max: 4096,
+            header_read_timeout_seconds: 10,
+            handshake_timeout_seconds: 30,
+            request_timeout_seconds: 30,
+            http_body_bytes_max: MIB,
+            connections_max: None,
+            message_memory_bytes_max: 512 * MIB as u64,
+            pending_requests_max: 1024,
+            pending_request_bytes_max: 4 * MIB,
+            pending_reply_bytes_max: 64 * 1024,
+            groups_per_session_max: 10_000,
+            hubs: BTreeMap::new(),
+        }
+    }
+}
+
+impl Config {
+    /// The settings of a hub, whatever the case of its name: its own where it has them, else the general ones.
+    pub fn hub(&self, name: &str) -> HubSettings {
+        let own = self.hubs.get(&name.to_ascii_lowercase());
+        HubSettings::resolve(self, own)
+    }
+
+    /// The URL under which this gateway is told to clients, given the address that it listens on: with a wildcard
+    /// address the first public URL, or else loopback; otherwise the address itself.
+    pub fn endpoint(&self, local: SocketAddr) -> String {
+        let reachable = match local.ip() {
+            ip if !ip.is_unspecified() => ip,
+            _ if !self.public_urls.is_empty() => return trimmed(&self.public_urls[0]),
+            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        };
+        format!("http://{}", SocketAddr::new(reachable, local.port()))
+    }
+
+    /// What deserves an operator's attention without being wrong.
+    pub fn warnings(&self) -> Vec<ConfigWarning> {
+        load::warnings(self)
+    }
+}
+
+/// A base URL without its trailing slash, as connection strings have it.
+fn trimmed(url: &Url) -> String {
+    url.as_str().trim_end_matches('/').to_owned()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,334 @@
+use std::io::Write;
+
+use super::*;
+
+fn read(text: &str) -> Result<Config, ConfigError> {
+    Config::from_toml(text, Overrides::default())
+}
+
+fn refusal(text: &str) -> String {
+    read(text).unwrap_err().to_string()
+}
+
+#[test]
+fn an_empty_file_gives_the_documented_defaults() {
+    let config = read("").unwrap();
+    assert_eq!(config, Config::default());
+    assert_eq!(config.listen, "127.0.0.1:8080".parse().unwrap());
+    assert_eq!(config.access_key, None);
+    assert_eq!(config.store, Store::Memory);
+    assert_eq!(config.session_retention_seconds, 60);
+    assert_eq!(config.outbox_messages_max, 10_000);
+    assert_eq!(config.outbox_bytes_max, 16_777_216);
+    assert_eq!(config.ack_window_ids, 10_000);
+    assert_eq!(config.websocket_ping_seconds, 20);
+    assert_eq!(config.websocket_message_bytes_max, 1_048_576);
+    assert_eq!(config.websocket_read_buffer_bytes, 1024);
+    assert_eq!(config.pending_requests_max, 1024);
+    assert_eq!(config.pending_request_bytes_max, 4_194_304);
+    assert_eq!(config.pending_reply_bytes_max, 65_536);
+    assert_eq!(config.connections_max, None);
+    assert!(!config.hub("any").anonymous);
+    assert_eq!(config.warnings(), []);
+}
+
+#[test]
+fn every_key_can_be_set() {
+    let config = read(
+        r#"
+        listen = "0.0.0.0:9000"
+        access_key = "0123456789abcdef0123456789abcdef"
+        secondary_access_key = "fedcba9876543210fedcba9876543210"
+        public_urls = ["https://chat.example.com/wps"]
+        store = "memory"
+        data_dir = "/var/lib/oncewire"
+        durability = "memory"
+        session_retention_seconds = 31
+        outbox_messages_max = 2
+        outbox_bytes_max = 3
+        ack_window_ids = 1004
+        websocket_ping_seconds = 5
+        websocket_message_bytes_max = 6
+        websocket_read_buffer_bytes = 2048
+        handshakes_pending_max = 7
+        header_read_timeout_seconds = 8
+        handshake_timeout_seconds = 9
+        request_timeout_seconds = 10
+        http_body_bytes_max = 11
+        connections_max = 12
+        message_memory_bytes_max = 13
+        pending_requests_max = 14
+        pending_request_bytes_max = 15
+        pending_reply_bytes_max = 16
+        groups_per_session_max = 17
+
+        [hubs."chat"]
+        anonymous = true
+        durability = "memory"
+        session_retention_seconds = 90
+        outbox_messages_max = 91
+        outbox_bytes_max = 92
+        ack_window_ids = 1093
+        websocket_ping_seconds = 94
+        "#,
+    )
+    .unwrap();
+    let expected = Config {
+        listen: "0.0.0.0:9000".parse().unwrap(),
+        access_key: Some(Secret::new("0123456789abcdef0123456789abcdef")),
+        secondary_access_key: Some(Secret::new("fedcba9876543210fedcba9876543210")),
+        public_urls: vec!["https://chat.example.com/wps".parse().unwrap()],
+        store: Store::Memory,
+        data_dir: Some("/var/lib/oncewire".into()),
+        durability: Some(Durability::Memory),
+        session_retention_seconds: 31,
+        outbox_messages_max: 2,
+        outbox_bytes_max: 3,
+        ack_window_ids: 1004,
+        websocket_ping_seconds: 5,
+        websocket_message_bytes_max: 6,
+        websocket_read_buffer_bytes: 2048,
+        handshakes_pending_max: 7,
+        header_read_timeout_seconds: 8,
+        handshake_timeout_seconds: 9,
+        request_timeout_seconds: 10,
+        http_body_bytes_max: 11,
+        connections_max: Some(12),
+        message_memory_bytes_max: 13,
+        pending_requests_max: 14,
+        pending_request_bytes_max: 15,
+        pending_reply_bytes_max: 16,
+        groups_per_session_max: 17,
+        hubs: BTreeMap::from([(
+            "chat".to_owned(),
+            HubOverrides {
+                anonymous: true,
+                durability: Some(Durability::Memory),
+                session_retention_seconds: Some(90),
+                outbox_messages_max: Some(91),
+                outbox_bytes_max: Some(92),
+                ack_window_ids: Some(1093),
+                websocket_ping_seconds: Some(94),
+            },
+        )]),
+    };
+    assert_eq!(config, expected);
+    assert_eq!(config.warnings(), []);
+}
+
+#[test]
+fn a_hub_takes_what_it_does_not_set_from_the_general_keys() {
+    let config = read(
+        "session_retention_seconds = 45\nack_window_ids = 2000\n\
+         [hubs.Chat]\nanonymous = true\nack_window_ids = 3000",
+    )
+    .unwrap();
+    for name in ["chat", "CHAT", "Chat"] {
+        let hub = config.hub(name);
+        assert!(hub.anonymous);
+        assert_eq!((hub.session_retention_seconds, hub.ack_window_ids), (45, 3000));
+    }
+    let other = config.hub("other");
+    assert!(!other.anonymous);
+    assert_eq!((other.session_retention_seconds, other.ack_window_ids), (45, 2000));
+    assert_eq!(other.durability, Durability::Memory);
+}
+
+#[test]
+fn overrides_win_over_the_file_and_the_file_over_the_defaults() {
+    let file = r#"
+        listen = "127.0.0.1:1"
+        access_key = "the file's key"
+        secondary_access_key = "the file's other key"
+        public_urls = ["https://file.example"]
+        data_dir = "/file"
+        "#;
+    let overrides = Overrides {
+        listen: Some("127.0.0.1:2".parse().unwrap()),
+        access_key: Some(Secret::new("the flag's key")),
+        secondary_access_key: None,
+        public_urls: vec!["https://flag.example".parse().unwrap()],
+        store: Some(Store::Memory),
+        data_dir: Some("/flag".into()),
+    };
+    let config = Config::from_toml(file, overrides).unwrap();
+    assert_eq!(config.listen.port(), 2);
+    assert_eq!(config.access_key.as_ref().unwrap().expose(), "the flag's key");
+    assert_eq!(config.secondary_access_key.as_ref().unwrap().expose(), "the file's other key");
+    assert_eq!(config.public_urls, ["https://flag.example".parse().unwrap()]);
+    assert_eq!(config.data_dir, Some("/flag".into()));
+    assert_eq!(read(file).unwrap().listen.port(), 1);
+}
+
+#[test]
+fn an_unknown_key_is_refused_by_name_and_line() {
+    let message = refusal("listen = \"127.0.0.1:1\"\noutbox_message_max = 5\n");
+    assert!(message.contains("line 2") && message.contains("outbox_message_max"), "{message}");
+    let message = refusal("[hubs.chat]\nanonymus = true\n");
+    assert!(message.contains("hubs.chat") && message.contains("anonymus"), "{message}");
+    assert!(
+        matches!(read("[limits]\nx = 1"), Err(ConfigError::UnknownKey { key, line: 1 }) if key == "limits")
+    );
+}
+
+#[test]
+fn a_wrong_type_is_refused_by_key_and_line() {
+    let message = refusal("\nsession_retention_seconds = \"60\"\n");
+    assert!(message.contains("line 2") && message.contains("session_retention_seconds"), "{message}");
+    let message = refusal("[hubs.chat]\nwebsocket_ping_seconds = 1.5\n");
+    assert!(message.contains("hubs.chat.websocket_ping_seconds"), "{message}");
+    for (text, key) in [
+        ("outbox_messages_max = -1", "outbox_messages_max"),
+        ("listen = \"8080\"", "listen"),
+        ("store = \"tape\"", "store"),
+        ("durability = \"fsync\"", "durability"),
+        ("public_urls = \"https://a.example\"", "public_urls"),
+        ("public_urls = [\"chat.example.com\"]", "public_urls"),
+    ] {
+        assert!(refusal(text).contains(key), "{}", refusal(text));
+    }
+}
+
+#[test]
+fn numbers_out_of_range_are_refused_by_key() {
+    for (key, minimum, maximum) in [
+        ("session_retention_seconds", 1, 604_800),
+        ("outbox_messages_max", 1, 1_000_000),
+        ("outbox_bytes_max", 1, 1 << 30),
+        ("ack_window_ids", 1, 1_000_000),
+        ("websocket_ping_seconds", 1, 120),
+        ("websocket_message_bytes_max", 1, 64 << 20),
+        ("websocket_read_buffer_bytes", 64, 1 << 20),
+        ("handshakes_pending_max", 1, 1_000_000),
+        ("header_read_timeout_seconds", 1, 300),
+        ("handshake_timeout_seconds", 1, 300),
+        ("request_timeout_seconds", 1, 300),
+        ("connections_max", 1, 10_000_000),
+        ("message_memory_bytes_max", 1, 1_u64 << 40),
+        ("pending_requests_max", 1, 1_000_000),
+        ("pending_request_bytes_max", 1, 1 << 30),
+        ("pending_reply_bytes_max", 1, 64 << 20),
+        ("groups_per_session_max", 1, 1_000_000),
+    ] {
+        for good in [minimum, maximum] {
+            assert!(read(&format!("{key} = {good}")).is_ok(), "{key} = {good}");
+        }
+        for bad in [minimum - 1, maximum + 1] {
+            let message = refusal(&format!("{key} = {bad}"));
+            assert!(message.starts_with(key) && message.contains("out of range"), "{message}");
+        }
+    }
+    assert!(read("http_body_bytes_max = 0").is_ok());
+    assert!(refusal("http_body_bytes_max = 67108865").starts_with("http_body_bytes_max"));
+    let message = refusal("[hubs.\"chat\"]\nwebsocket_ping_seconds = 121");
+    assert!(message.starts_with("hubs.\"chat\".websocket_ping_seconds"), "{message}");
+}
+
+#[test]
+fn doubtful_values_warn() {
+    let warnings = |text: &str| read(text).unwrap().warnings();
+    let key = |key: &str| key.to_owned();
+    assert_eq!(
+        warnings("session_retention_seconds = 29"),
+        [ConfigWarning::ShortRetention { key: key("session_retention_seconds") }]
+    );
+    assert_eq!(warnings("session_retention_seconds = 30"), []);
+    assert_eq!(
+        warnings("ack_window_ids = 999"),
+        [ConfigWarning::ShortAckWindow { key: key("ack_window_ids") }]
+    );
+    assert_eq!(warnings("ack_window_ids = 1000"), []);
+    for durability in ["sync", "os"] {
+        let text = format!("[hubs.chat]\ndurability = \"{durability}\"");
+        assert_eq!(
+            warnings(&text),
+            [ConfigWarning::DurabilityOfMemory { key: key("hubs.\"chat\".durability") }]
+        );
+        assert_eq!(read(&text).unwrap().hub("chat").durability, Durability::Memory);
+    }
+}
+
+#[test]
+fn what_this_version_lacks_is_refused_by_name() {
+    assert!(refusal("store = \"disk\"").contains("no disk store"));
+    let message = refusal("[[hubs.\"chat\".event_handlers]]\nurl_template = \"http://127.0.0.1/{event}\"");
+    assert!(message.contains("chat") && message.contains("no event handlers"), "{message}");
+}
+
+#[test]
+fn public_urls_are_plain_base_urls() {
+    for good in ["http://a.example", "https://a.example:8443/x/y/", "http://[::1]:8080"] {
+        assert!(read(&format!("public_urls = [\"{good}\"]")).is_ok(), "{good}");
+    }
+    for bad in [
+        "ws://a.example",
+        "ftp://a.example",
+        "mailto:a@example",
+        "https://user@a.example",
+        "https://user:hidden@a.example",
+        "https://a.example?x",
+        "https://a.example#x",
+    ] {
+        let message = refusal(&format!("public_urls = [\"https://good.example\", \"{bad}\"]"));
+        assert!(message.starts_with("public_urls") && !message.contains("hidden"), "{message}");
+    }
+}
+
+#[test]
+fn one_hub_has_one_section() {
+    let message = refusal("[hubs.chat]\n[hubs.Chat]\n");
+    assert!(message.contains("\"chat\" is there twice"), "{message}");
+}
+
+#[test]
+fn the_endpoint_is_one_that_clients_can_reach() {
+    let bare = Config::default();
+    let public =
+        Config { public_urls: vec!["https://chat.example.com/wps/".parse().unwrap()], ..Config::default() };
+    let endpoint = |config: &Config, local: &str| config.endpoint(local.parse().unwrap());
+    assert_eq!(endpoint(&bare, "127.0.0.1:8080"), "http://127.0.0.1:8080");
+    assert_eq!(endpoint(&bare, "[::1]:80"), "http://[::1]:80");
+    assert_eq!(endpoint(&bare, "0.0.0.0:8080"), "http://127.0.0.1:8080");
+    assert_eq!(endpoint(&bare, "[::]:8080"), "http://[::1]:8080");
+    assert_eq!(endpoint(&public, "0.0.0.0:8080"), "https://chat.example.com/wps");
+    assert_eq!(endpoint(&public, "127.0.0.1:8080"), "http://127.0.0.1:8080");
+}
+
+#[test]
+fn no_output_holds_a_key() {
+    const KEY: &str = "Zq9secretsecretsecretsecretsecret";
+    let config = read(&format!("access_key = \"{KEY}\"\nsecondary_access_key = \"{KEY}\"")).unwrap();
+    assert!(!format!("{config:?}").contains(KEY));
+    let overrides = Overrides { access_key: Some(Secret::new(KEY)), ..Overrides::default() };
+    assert!(!format!("{overrides:?}").contains(KEY));
+    for text in [
+        format!("access_key = {KEY}"),
+        format!("access_key = \"{KEY}"),
+        format!("access_key = \"{KEY}\\q\""),
+        format!("access_key = [\"{KEY}\"]"),
+        format!("access_key = {{ {KEY} = 1 }}"),
+        format!("access_key = \"{KEY}\" x"),
+        format!("access_key: \"{KEY}\""),
+        format!("access_key = \"{KEY}\"\naccess_key = \"{KEY}\""),
+        "access_key = 77665544332211".to_owned(),
+        "access_key = 776655443322.11".to_owned(),
+        "secondary_access_key = 1979-05-27T07:32:00Z".to_owned(),
+    ] {
+        let error = read(&text).unwrap_err();
+        let shown = format!("{error} {error:?}");
+        for secret in [KEY, "7766554433", "1979"] {
+            assert!(!shown.contains(secret), "{shown}");
+        }
+    }
+}
+
+#[test]
+fn a_file_is_read_and_a_missing_one_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("oncewire.toml");
+    let missing = Config::load(Some(&path), Overrides::default()).unwrap_err();
+    assert!(missing.to_string().contains("oncewire.toml"), "{missing}");
+    std::fs::File::create(&path).unwrap().write_all(b"ack_window_ids = 1234").unwrap();
+    assert_eq!(Config::load(Some(&path), Overrides::default()).unwrap().ack_window_ids, 1234);
+    assert_eq!(Config::load(None, Overrides::default()).unwrap(), Config::default());
+}
