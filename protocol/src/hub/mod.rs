@@ -1,1 +1,192 @@
-//! hub
+//! One shard of a hub: its sessions, the group index, timers, fan-out.
+//!
+//! A shard folds its hub's whole log but keeps only the sessions that it owns (see [`Shard`]). It knows no async, no
+//! threads, no stores and no HTTP: the driver calls [`Hub::handle`] with one input, then drains
+//! [`Hub::poll_output`] and calls [`Hub::wake_writers`].
+//!
+//! | file | holds |
+//! |---|---|
+//! | `input.rs` | what goes in and comes out |
+//! | `apply.rs` | the one fold (R11) |
+//! | `owner.rs` | what the live owner alone decides: opening, closing, expiry, overflow, retries |
+//! | `timer.rs` | all timers |
+//! | `repeats.rs` | which appends were applied already |
+
+mod apply;
+mod input;
+mod owner;
+mod repeats;
+mod timer;
+
+pub use input::{
+    AppendId, Attachment, Certainty, CommandError, CommandId, Input, OpenError, OpenId, Opening, Output,
+    Resuming, RuleChange, SessionHandle, SocketEnd,
+};
+
+use std::collections::{BTreeMap, VecDeque};
+use std::hash::{BuildHasherDefault, DefaultHasher};
+use std::sync::Arc;
+use std::task::Waker;
+
+use indexmap::IndexMap;
+use slotmap::{SlotMap, new_key_type};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::log::{BootId, Offset, Proposer, Record, Time};
+use crate::session::{MemoryBudget, OutboxLimits, RequestBounds, Session, SharedOutbox};
+use crate::wire::{ConnectionId, GroupName};
+use owner::Proposal;
+use repeats::Repeats;
+use timer::Timers;
+
+new_key_type! {
+    /// A session's place in its shard, guarded against reuse.
+    pub struct SessionKey;
+}
+
+/// Which of a hub's shards this is. A session belongs to the shard that its connection id hashes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shard {
+    /// From 0.
+    pub index: u16,
+    /// At least 1.
+    pub count: u16,
+}
+
+impl Shard {
+    /// A hub in one piece.
+    pub const WHOLE: Self = Self { index: 0, count: 1 };
+
+    /// The index of the shard that a session belongs to.
+    pub fn of(connection_id: &ConnectionId, count: u16) -> u16 {
+        (xxh3_64(connection_id.as_str().as_bytes()) % u64::from(count.max(1))) as u16
+    }
+
+    fn owns(self, connection_id: &ConnectionId) -> bool {
+        self.count <= 1 || Self::of(connection_id, self.count) == self.index
+    }
+}
+
+/// A hub's settings. Those that the fold depends on are copied into each session's `Opened` record.
+#[derive(Debug, Clone)]
+pub struct HubSettings {
+    /// Bounds on what waits for a client.
+    pub outbox: OutboxLimits,
+    /// Bounds on what a socket may have pending.
+    pub requests: RequestBounds,
+    /// Executed ack ids that a new session remembers.
+    pub ack_window_ids: u32,
+    /// How long a new session waits for its client while detached, in seconds.
+    pub session_retention_seconds: u32,
+    /// Groups that a session may be in.
+    pub groups_per_session_max: usize,
+}
+
+/// Members in the order that fan-out visits them; the outbox is at hand without a look at the session.
+type Members = IndexMap<SessionKey, SharedOutbox, BuildHasherDefault<DefaultHasher>>;
+
+/// One shard of one hub. See the module.
+#[derive(Debug)]
+pub struct Hub {
+    settings: HubSettings,
+    shard: Shard,
+    budget: Arc<MemoryBudget>,
+    proposer: Proposer,
+    /// Set when this boot's `Booted` record has been applied: only then does the shard decide anything (R5).
+    is_live: bool,
+    applied: Option<Offset>,
+    repeats: Repeats,
+    sessions: SlotMap<SessionKey, Session>,
+    by_connection_id: BTreeMap<ConnectionId, SessionKey>,
+    groups: BTreeMap<GroupName, Members>,
+    /// Records beside the sessions' batches whose append has no known outcome.
+    proposals: BTreeMap<u64, Proposal>,
+    timers: Timers,
+    /// Sessions whose outbox went over its limits.
+    overflowed: Vec<SessionKey>,
+    outputs: VecDeque<Output>,
+    woken: Vec<Waker>,
+}
+
+impl Hub {
+    /// A shard that has folded nothing yet. It takes no socket before this boot's `Booted` record has come back.
+    pub fn new(settings: HubSettings, shard: Shard, boot: BootId, budget: Arc<MemoryBudget>) -> Self {
+        Self {
+            settings,
+            shard,
+            budget,
+            proposer: Proposer::new(boot, shard.index),
+            is_live: false,
+            applied: None,
+            repeats: Repeats::default(),
+            sessions: SlotMap::with_key(),
+            by_connection_id: BTreeMap::new(),
+            groups: BTreeMap::new(),
+            proposals: BTreeMap::new(),
+            timers: Timers::default(),
+            overflowed: Vec::new(),
+            outputs: VecDeque::new(),
+            woken: Vec::new(),
+        }
+    }
+
+    /// The record that begins a boot. The driver appends it once for each hub, before any other input.
+    pub fn booted(boot: BootId, now: Time) -> Record {
+        Record {
+            key: Proposer::booted_key(boot),
+            time: now,
+            sequence_ack: None,
+            body: crate::log::Body::Booted,
+        }
+    }
+
+    /// Takes one input. `now` may go backwards; records' times do not.
+    pub fn handle(&mut self, now: Time, input: Input) {
+        match input {
+            Input::Open(opening) => self.open(now, *opening),
+            Input::Resume(resuming) => self.resume(resuming),
+            Input::Requests { session, requests } => self.take_requests(now, session, requests),
+            Input::SocketClosed { session, end } => self.socket_closed(now, session, end),
+            Input::ChangeRule(change) => self.change_rule(now, change),
+            Input::Records(records) => {
+                for (offset, record) in records {
+                    self.apply(now, offset, &record);
+                }
+                self.end_overflowed(now);
+            }
+            Input::AppendFailed { append, certainty } => self.append_failed(now, append, certainty),
+            Input::Timeout => self.fire_timers(now),
+        }
+    }
+
+    /// The next thing for the driver to do.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop_front()
+    }
+
+    /// When [`Input::Timeout`] is due.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        self.timers.next()
+    }
+
+    /// Wakes the writers of all sockets that have got something to write. Called after the outputs, so that many
+    /// messages make one wake.
+    pub fn wake_writers(&mut self) {
+        self.woken.drain(..).for_each(Waker::wake);
+    }
+
+    /// Whether the shard takes sockets.
+    pub fn is_live(&self) -> bool {
+        self.is_live
+    }
+
+    /// The last offset that has taken effect.
+    pub fn applied(&self) -> Option<Offset> {
+        self.applied
+    }
+
+    /// Sessions, detached ones included.
+    pub fn sessions(&self) -> usize {
+        self.sessions.len()
+    }
+}

@@ -11,7 +11,9 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message as _;
 
-use super::{BootId, BootKey, Body, EndReason, Fingerprint, Key, Opened, Permission, Published, Record, Time};
+use super::{
+    AckKey, Body, BootId, BootKey, EndReason, Fingerprint, Key, Opened, Permission, Published, Record, Time,
+};
 use crate::wire::{ConnectionId, GroupName, Metadata, Payload, PayloadKind, Subprotocol, UserId};
 
 /// The version that this build writes.
@@ -214,26 +216,23 @@ stored_numbers!(reason_number, reason_of, EndReason {
 
 impl From<&Record> for RecordV1 {
     fn from(record: &Record) -> Self {
-        let (ack_key, boot_key) = match record.key {
-            Key::Ack { ack_id, fingerprint } => {
-                (Some(AckKeyV1 { ack_id, fingerprint: fingerprint.to_log() }), None)
-            }
-            Key::Boot(BootKey { boot, shard, counter, settled_below }) => (
-                None,
-                Some(BootKeyV1 {
-                    boot_high: (boot.0 >> 64) as u64,
-                    boot_low: boot.0 as u64,
-                    shard: u32::from(shard),
-                    counter,
-                    settled_below,
-                }),
-            ),
+        let BootKey { boot, shard, counter, settled_below } = record.key.boot;
+        let boot_key = BootKeyV1 {
+            boot_high: (boot.0 >> 64) as u64,
+            boot_low: boot.0 as u64,
+            shard: u32::from(shard),
+            counter,
+            settled_below,
         };
+        let ack_key = record
+            .key
+            .ack
+            .map(|AckKey { ack_id, fingerprint }| AckKeyV1 { ack_id, fingerprint: fingerprint.to_log() });
         Self {
             time: record.time.0,
             sequence_ack: record.sequence_ack,
             ack_key,
-            boot_key,
+            boot_key: Some(boot_key),
             body: Some((&record.body).into()),
         }
     }
@@ -295,17 +294,18 @@ impl TryFrom<RecordV1> for Record {
     type Error = RecordError;
 
     fn try_from(stored: RecordV1) -> Result<Self, RecordError> {
-        let key = match (stored.ack_key, stored.boot_key) {
-            (Some(key), None) => {
-                Key::Ack { ack_id: key.ack_id, fingerprint: Fingerprint::from_log(key.fingerprint) }
-            }
-            (None, Some(key)) => Key::Boot(BootKey {
-                boot: BootId(u128::from(key.boot_high) << 64 | u128::from(key.boot_low)),
-                shard: u16::try_from(key.shard).map_err(|_| RecordError::Invalid("shard"))?,
-                counter: key.counter,
-                settled_below: key.settled_below,
+        let boot = stored.boot_key.ok_or(RecordError::Invalid("key"))?;
+        let key = Key {
+            boot: BootKey {
+                boot: BootId(u128::from(boot.boot_high) << 64 | u128::from(boot.boot_low)),
+                shard: u16::try_from(boot.shard).map_err(|_| RecordError::Invalid("shard"))?,
+                counter: boot.counter,
+                settled_below: boot.settled_below,
+            },
+            ack: stored.ack_key.map(|AckKeyV1 { ack_id, fingerprint }| AckKey {
+                ack_id,
+                fingerprint: Fingerprint::from_log(fingerprint),
             }),
-            _ => return Err(RecordError::Invalid("key")),
         };
         let body = stored.body.ok_or(RecordError::Invalid("body"))?.try_into()?;
         Ok(Self { key, time: Time(stored.time), sequence_ack: stored.sequence_ack, body })
@@ -385,8 +385,5 @@ fn texts(groups: &[GroupName]) -> Vec<String> {
 }
 
 fn group_names(stored: &[String]) -> Result<Vec<GroupName>, RecordError> {
-    stored
-        .iter()
-        .map(|name| GroupName::new(name).map_err(|_| RecordError::Invalid("group")))
-        .collect()
+    stored.iter().map(|name| GroupName::new(name).map_err(|_| RecordError::Invalid("group"))).collect()
 }

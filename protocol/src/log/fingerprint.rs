@@ -134,9 +134,21 @@ mod tests {
             send("b", b"hi"),
             send("a", b"ho"),
             send("ah", b"i"),
-            changed(|r| if let Upstream::SendToGroup { no_echo, .. } = r { *no_echo = true }),
-            changed(|r| if let Upstream::SendToGroup { ttl_seconds, .. } = r { *ttl_seconds = 1 }),
-            changed(|r| if let Upstream::SendToGroup { payload, .. } = r { payload.kind = PayloadKind::Json }),
+            changed(|r| {
+                if let Upstream::SendToGroup { no_echo, .. } = r {
+                    *no_echo = true
+                }
+            }),
+            changed(|r| {
+                if let Upstream::SendToGroup { ttl_seconds, .. } = r {
+                    *ttl_seconds = 1
+                }
+            }),
+            changed(|r| {
+                if let Upstream::SendToGroup { payload, .. } = r {
+                    payload.kind = PayloadKind::Json
+                }
+            }),
             with_metadata(&[("k", "v")]),
             with_metadata(&[("kv", "")]),
             with_metadata(&[("k", "v"), ("l", "w")]),
@@ -158,7 +170,11 @@ mod tests {
 
     #[test]
     fn the_ack_id_is_no_part_of_it() {
-        let other_id = changed(|r| if let Upstream::SendToGroup { ack_id, .. } = r { *ack_id = Some(2) });
+        let other_id = changed(|r| {
+            if let Upstream::SendToGroup { ack_id, .. } = r {
+                *ack_id = Some(2)
+            }
+        });
         assert_eq!(Fingerprint::of(&send("a", b"hi")), Fingerprint::of(&other_id));
     }
 

@@ -5,11 +5,13 @@
 
 mod encoding;
 mod fingerprint;
+mod proposer;
 mod record;
 
 pub use encoding::{RECORD_VERSION, RecordError};
 pub use fingerprint::Fingerprint;
-pub use record::{BootKey, Body, EndReason, Key, Opened, Permission, Published, Record};
+pub use proposer::Proposer;
+pub use record::{AckKey, Body, BootKey, EndReason, Key, Opened, Permission, Published, Record};
 
 use std::fmt;
 

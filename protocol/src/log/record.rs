@@ -18,17 +18,20 @@ pub struct Record {
 
 /// Names a record, so that the fold passes over its second copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Key {
-    /// A request with an ack id; unique within the body's session. The fingerprint tells a resend of the request
-    /// from another request under the same id.
-    Ack {
-        /// The publisher's name for the request.
-        ack_id: AckId,
-        /// Over everything that executing the request depends on.
-        fingerprint: Fingerprint,
-    },
-    /// Any other record.
-    Boot(BootKey),
+pub struct Key {
+    /// Names the append: a retry of it carries the same.
+    pub boot: BootKey,
+    /// Names the request that the record executes, when it had an ack id: a resend by the client carries the same.
+    pub ack: Option<AckKey>,
+}
+
+/// A request with an ack id; unique within the body's session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AckKey {
+    /// The publisher's name for the request.
+    pub ack_id: AckId,
+    /// Tells a resend of the request from another request under the same id.
+    pub fingerprint: Fingerprint,
 }
 
 /// A counter of one boot and shard.

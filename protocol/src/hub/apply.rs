@@ -1,0 +1,252 @@
+//! The one fold (R11): how a record from the log takes effect.
+//!
+//! Nothing here reads a clock, enforces a bound or refuses (R4, R5); sessions that went over a bound are only noted.
+//! The one use of `now` is to send answers for this owner's own requests and to form their next batch.
+
+use std::sync::Arc;
+
+use super::owner::Purpose;
+use super::timer::Timer;
+use super::{Attachment, Hub, Output, SessionHandle, SessionKey};
+use crate::log::{Body, Offset, Opened, Published, Record, Time};
+use crate::session::{Closing, Outcome, Session, SharedMessage};
+use crate::wire::{ConnectionId, Downstream, GroupName, Message, Sender};
+
+impl Hub {
+    /// Applies a record and settles the request that it came from.
+    pub(super) fn apply(&mut self, now: Time, offset: Offset, record: &Arc<Record>) {
+        if self.applied.is_some_and(|applied| offset <= applied) {
+            return;
+        }
+        self.applied = Some(offset);
+        self.proposer.observe(record.time);
+        if self.is_new(record) {
+            self.take_effect(record);
+        }
+        if self.proposer.made(&record.key.boot) {
+            self.settle(now, record);
+        }
+    }
+
+    /// Whether no copy of the record, and no other execution of its request, was applied before.
+    fn is_new(&mut self, record: &Record) -> bool {
+        if !self.repeats.insert(&record.key.boot) {
+            return false;
+        }
+        let session = self.session_of(record);
+        match (record.key.ack, session) {
+            (Some(ack), Some(key)) => !self.sessions[key].window.contains(ack.ack_id),
+            _ => true,
+        }
+    }
+
+    fn session_of(&self, record: &Record) -> Option<SessionKey> {
+        self.by_connection_id.get(record.body.connection_id()?).copied()
+    }
+
+    fn take_effect(&mut self, record: &Record) {
+        let session = self.session_of(record);
+        match &record.body {
+            Body::Booted => self.apply_booted(record),
+            Body::Opened(opened) => self.apply_opened(record, opened),
+            Body::Joined { groups, .. } => {
+                if let Some(key) = session {
+                    groups.iter().for_each(|group| self.add_member(key, group));
+                }
+            }
+            Body::Left { groups, .. } => {
+                if let Some(key) = session {
+                    groups.iter().for_each(|group| self.remove_member(key, group));
+                }
+            }
+            Body::Published(published) => self.fan_out(record.time, published, session),
+            Body::Granted { permission, group, .. } => {
+                if let Some(key) = session {
+                    self.sessions[key].permissions.grant(*permission, group);
+                }
+            }
+            Body::Revoked { permission, group, .. } => {
+                if let Some(key) = session {
+                    self.sessions[key].permissions.revoke(*permission, group);
+                }
+            }
+            Body::Ended { .. } => {
+                if let Some(key) = session {
+                    self.remove(key);
+                }
+            }
+        }
+        // `Ended` has removed its session, `Opened` has none before it.
+        if let Some(session) = session.and_then(|key| self.sessions.get_mut(key)) {
+            if let Some(ack) = record.key.ack {
+                session.window.insert(ack.ack_id, ack.fingerprint);
+            }
+            if let Some(id) = record.sequence_ack {
+                session.outbox.lock().acknowledge(id);
+            }
+        }
+    }
+
+    /// A boot ends the sessions of earlier boots that are not reliable and detaches the others (DESIGN: restart).
+    fn apply_booted(&mut self, record: &Record) {
+        self.repeats.forget_all_but(record.key.boot.boot);
+        let keys: Vec<SessionKey> = self.sessions.keys().collect();
+        for key in keys {
+            if self.sessions[key].subprotocol.is_reliable() {
+                self.wait_for_client(key, record.time);
+            } else {
+                self.remove(key);
+            }
+        }
+        self.is_live = record.key.boot.boot == self.proposer.boot();
+    }
+
+    fn apply_opened(&mut self, record: &Record, opened: &Opened) {
+        if !self.shard.owns(&opened.connection_id)
+            || self.by_connection_id.contains_key(&opened.connection_id)
+        {
+            return;
+        }
+        let session = Session::new(opened, self.settings.outbox, self.settings.requests);
+        let key = self.sessions.insert(session);
+        self.by_connection_id.insert(opened.connection_id.clone(), key);
+        for group in &opened.groups {
+            self.index_member(key, group);
+        }
+        self.wait_for_client(key, record.time);
+    }
+
+    fn fan_out(&mut self, time: Time, published: &Published, publisher: Option<SessionKey>) {
+        let left_out = publisher.filter(|_| published.no_echo);
+        let expires_at =
+            (published.ttl_seconds > 0).then(|| time.plus_seconds(u64::from(published.ttl_seconds)));
+        for group in &published.groups {
+            let Some(members) = self.groups.get(group) else { continue };
+            let message = Message {
+                sender: Sender::Group { group: group.clone(), user_id: published.user_id.clone() },
+                payload: published.payload.clone(),
+                metadata: published.metadata.clone(),
+            };
+            let message = SharedMessage::new(message, expires_at, &self.budget);
+            for (&key, outbox) in members {
+                if left_out == Some(key) {
+                    continue;
+                }
+                let mut outbox = outbox.lock();
+                self.woken.extend(outbox.deliver(&message));
+                if outbox.is_over_limits() {
+                    self.overflowed.push(key);
+                }
+            }
+        }
+    }
+
+    fn add_member(&mut self, key: SessionKey, group: &GroupName) {
+        if self.sessions[key].groups.insert(group.clone()) {
+            self.index_member(key, group);
+        }
+    }
+
+    fn index_member(&mut self, key: SessionKey, group: &GroupName) {
+        let outbox = Arc::clone(&self.sessions[key].outbox);
+        self.groups.entry(group.clone()).or_default().insert(key, outbox);
+    }
+
+    fn remove_member(&mut self, key: SessionKey, group: &GroupName) {
+        if self.sessions[key].groups.remove(group) {
+            self.unindex_member(key, group);
+        }
+    }
+
+    fn unindex_member(&mut self, key: SessionKey, group: &GroupName) {
+        if let Some(members) = self.groups.get_mut(group) {
+            members.swap_remove(&key);
+            if members.is_empty() {
+                self.groups.remove(group);
+            }
+        }
+    }
+
+    /// Takes a session out of everything. A socket that is still attached is closed.
+    fn remove(&mut self, key: SessionKey) {
+        let Some(session) = self.sessions.remove(key) else { return };
+        self.by_connection_id.remove(&session.connection_id);
+        for group in &session.groups {
+            self.unindex_member(key, group);
+        }
+        if let Some(at) = session.expires_at {
+            self.timers.cancel(at, Timer::Expire(key));
+        }
+        for record in session.requests.unsettled() {
+            self.proposer.settle(record.key.boot.counter);
+        }
+        let mut outbox = session.outbox.lock();
+        outbox.free();
+        self.woken.extend(outbox.close(Closing::Cut));
+    }
+
+    /// Settles what this owner was waiting for.
+    fn settle(&mut self, now: Time, record: &Record) {
+        let counter = record.key.boot.counter;
+        self.proposer.settle(counter);
+        if let Some(proposal) = self.proposals.remove(&counter) {
+            match proposal.purpose {
+                Purpose::Open { open, reconnection_token } => {
+                    if let Some(id) = record.body.connection_id() {
+                        let id = id.clone();
+                        self.attach_new(&id, open, reconnection_token);
+                    }
+                }
+                Purpose::End(_) => {}
+                Purpose::Command(command) => {
+                    self.outputs.push_back(Output::CommandDone { command, outcome: Ok(()) });
+                }
+            }
+            return;
+        }
+        if let Some(key) = self.session_of(record)
+            && self.sessions[key].requests.note(&record.key.boot, Outcome::Applied)
+        {
+            self.answer_settled(now, key);
+        }
+    }
+
+    fn attach_new(
+        &mut self,
+        connection_id: &ConnectionId,
+        open: super::OpenId,
+        reconnection_token: Option<crate::wire::ReconnectionToken>,
+    ) {
+        let Some(&key) = self.by_connection_id.get(connection_id) else { return };
+        let attachment = self.attach(key);
+        let session = &self.sessions[key];
+        let connected = Downstream::Connected {
+            connection_id: connection_id.clone(),
+            user_id: session.user_id.clone(),
+            reconnection_token,
+        };
+        // No writer waits yet, so there is none to wake.
+        let _ = session.outbox.lock().reply(connected);
+        self.outputs.push_back(Output::Opened { open, outcome: Ok(attachment) });
+    }
+
+    /// Attaches a new socket to a session and lets go of the old one.
+    pub(super) fn attach(&mut self, key: SessionKey) -> Attachment {
+        let session = &mut self.sessions[key];
+        if let Some(at) = session.expires_at.take() {
+            self.timers.cancel(at, Timer::Expire(key));
+        }
+        let epoch = session.outbox.lock().attach();
+        Attachment { session: SessionHandle { key, epoch }, outbox: Arc::clone(&session.outbox) }
+    }
+
+    /// Starts a detached session's retention.
+    pub(super) fn wait_for_client(&mut self, key: SessionKey, since: Time) {
+        let session = &mut self.sessions[key];
+        let at = since.plus_seconds(u64::from(session.retention_seconds));
+        if let Some(earlier) = session.expires_at.replace(at) {
+            self.timers.cancel(earlier, Timer::Expire(key));
+        }
+        self.timers.set(at, Timer::Expire(key));
+    }
+}

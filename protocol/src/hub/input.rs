@@ -1,0 +1,224 @@
+//! What goes into a shard and what comes out.
+
+use std::sync::Arc;
+
+use super::SessionKey;
+use crate::log::{Offset, Permission, Record};
+use crate::session::{AttachEpoch, PermissionError, Request, SharedOutbox};
+use crate::wire::{Close, ConnectionId, GroupName, ReconnectionToken, Subprotocol, Upstream, UserId};
+
+/// The driver's name for a socket that waits to be attached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OpenId(pub u64);
+
+/// The driver's name for a command of the application.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CommandId(pub u64);
+
+/// Names an append while its outcome is unknown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum AppendId {
+    /// A session's batch of requests.
+    Batch {
+        /// The session.
+        session: SessionKey,
+        /// The batch's number within the session.
+        number: u64,
+    },
+    /// A single record of the owner, by its counter.
+    Proposal(u64),
+}
+
+/// A session as one socket holds it. Once another socket is attached it means nothing any more (R6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionHandle {
+    /// The session.
+    pub key: SessionKey,
+    /// The socket's place in the line of the session's sockets.
+    pub epoch: AttachEpoch,
+}
+
+/// What a socket gets when it is attached.
+#[derive(Debug, Clone)]
+pub struct Attachment {
+    /// For further inputs.
+    pub session: SessionHandle,
+    /// To pull from.
+    pub outbox: SharedOutbox,
+}
+
+impl Attachment {
+    /// Handles at once what needs no log: pings and sequence acks. Gives everything else back for
+    /// [`Input::Requests`].
+    pub fn receive(&self, message: Upstream) -> Option<Upstream> {
+        match message {
+            Upstream::Ping => {
+                let writer = self.outbox.lock().pong(self.session.epoch);
+                if let Some(writer) = writer {
+                    writer.wake();
+                }
+                None
+            }
+            Upstream::SequenceAck { sequence_id } => {
+                self.outbox.lock().sequence_ack(self.session.epoch, sequence_id);
+                None
+            }
+            request => Some(request),
+        }
+    }
+}
+
+/// A socket that begins a session.
+#[derive(Debug)]
+pub struct Opening {
+    /// The driver's name for it.
+    pub open: OpenId,
+    /// The new session's name, never used before.
+    pub connection_id: ConnectionId,
+    /// Whom it acts for.
+    pub user_id: Option<UserId>,
+    /// What was negotiated.
+    pub subprotocol: Subprotocol,
+    /// Roles as the access token spells them.
+    pub roles: Vec<String>,
+    /// Groups to be in from the start.
+    pub groups: Vec<GroupName>,
+    /// Proof for recoveries; for reliable subprotocols.
+    pub reconnection_token: Option<ReconnectionToken>,
+}
+
+/// A socket that resumes a session. Its reconnection token has been verified.
+#[derive(Debug)]
+pub struct Resuming {
+    /// The driver's name for it.
+    pub open: OpenId,
+    /// The session.
+    pub connection_id: ConnectionId,
+    /// What the socket would speak; must be the session's own.
+    pub subprotocol: Subprotocol,
+}
+
+/// A change of a session's permissions at run time.
+#[derive(Debug)]
+pub struct RuleChange {
+    /// The driver's name for it.
+    pub command: CommandId,
+    /// The session.
+    pub connection_id: ConnectionId,
+    /// What it may or may not do.
+    pub permission: Permission,
+    /// With which group, taken literally.
+    pub group: GroupName,
+    /// Grant or revoke.
+    pub allow: bool,
+}
+
+/// How a socket ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SocketEnd {
+    /// Dropped, silent, or closed with any code but 1000: the client may come back.
+    Lost,
+    /// Closed by the client with code 1000.
+    ClosedForGood,
+    /// The client broke the protocol; the socket is to be closed in this way.
+    Violation(Close),
+}
+
+/// Whether an append that failed may have happened all the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Certainty {
+    /// None of its records is in the log, now or later.
+    Definite,
+    /// Any prefix of its records may be, or may come to be.
+    Indefinite,
+}
+
+/// One thing that happens to a shard.
+#[derive(Debug)]
+pub enum Input {
+    /// A socket begins a session; answered by [`Output::Opened`].
+    Open(Box<Opening>),
+    /// A socket resumes a session; answered by [`Output::Opened`].
+    Resume(Resuming),
+    /// All requests of one read, in order.
+    Requests {
+        /// From whom.
+        session: SessionHandle,
+        /// What [`Attachment::receive`] gave back.
+        requests: Vec<Request>,
+    },
+    /// A socket ended.
+    SocketClosed {
+        /// Whose.
+        session: SessionHandle,
+        /// How.
+        end: SocketEnd,
+    },
+    /// The application grants or revokes; answered by [`Output::CommandDone`].
+    ChangeRule(RuleChange),
+    /// Records from the log, in its order, none left out.
+    Records(Vec<(Offset, Arc<Record>)>),
+    /// An append failed. One that succeeds is not reported: its records come back.
+    AppendFailed {
+        /// Which.
+        append: AppendId,
+        /// Whether it may have happened.
+        certainty: Certainty,
+    },
+    /// The time of [`Hub::poll_timeout`](super::Hub::poll_timeout) has come.
+    Timeout,
+}
+
+/// Why a socket was not attached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// The recovery can never succeed (R10).
+    #[error("the connection cannot be recovered")]
+    Refused,
+    /// It cannot be decided or stored now; the client may try again.
+    #[error("the hub is not available now")]
+    Unavailable,
+    /// More groups than a session may be in.
+    #[error("too many groups")]
+    TooManyGroups,
+}
+
+/// Why a command was not carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum CommandError {
+    /// No such session.
+    #[error("no such connection")]
+    UnknownConnection,
+    /// The session's rules are at their bound.
+    #[error(transparent)]
+    Permission(#[from] PermissionError),
+    /// It could not be stored; it may be tried again.
+    #[error("the hub is not available now")]
+    Unavailable,
+}
+
+/// One thing for the driver to do.
+#[derive(Debug)]
+pub enum Output {
+    /// Append these records, in this order, after all earlier ones.
+    Append {
+        /// For [`Input::AppendFailed`].
+        append: AppendId,
+        /// At least one.
+        records: Vec<Arc<Record>>,
+    },
+    /// A socket was attached, or was not.
+    Opened {
+        /// The driver's name for it.
+        open: OpenId,
+        /// The outcome.
+        outcome: Result<Attachment, OpenError>,
+    },
+    /// A command was carried out, or was not.
+    CommandDone {
+        /// The driver's name for it.
+        command: CommandId,
+        /// The outcome.
+        outcome: Result<(), CommandError>,
+    },
+}

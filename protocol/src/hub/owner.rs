@@ -1,0 +1,333 @@
+//! What the live owner of a shard decides: who is attached, what is proposed, who has to go.
+
+use std::sync::Arc;
+
+use super::timer::Timer;
+use super::{
+    AppendId, Certainty, CommandError, CommandId, Hub, Input, OpenError, OpenId, Opening, Output, Resuming,
+    RuleChange, SessionHandle, SessionKey, SocketEnd,
+};
+use crate::log::{Body, EndReason, Opened, Record, Time};
+use crate::session::{Closing, Outcome, Phase, Request};
+use crate::wire::{Close, Encoding, ReconnectionToken, Upstream};
+
+/// How long a failed append waits before it is tried again, in milliseconds.
+const APPEND_RETRY_MS: u64 = 100;
+
+/// A record beside the sessions' batches whose append has no known outcome.
+#[derive(Debug)]
+pub struct Proposal {
+    record: Arc<Record>,
+    pub(super) purpose: Purpose,
+}
+
+/// What becomes of a proposal when its outcome is known.
+#[derive(Debug)]
+pub enum Purpose {
+    /// A socket waits to be attached to the session that it opens.
+    Open {
+        /// The driver's name for the socket.
+        open: OpenId,
+        /// For the `connected` message.
+        reconnection_token: Option<ReconnectionToken>,
+    },
+    /// The session is over as soon as it is applied; until then it is tried again and again.
+    End(SessionKey),
+    /// A command waits for it.
+    Command(CommandId),
+}
+
+impl Hub {
+    pub(super) fn open(&mut self, now: Time, opening: Opening) {
+        let Opening { open, connection_id, user_id, subprotocol, roles, groups, reconnection_token } =
+            opening;
+        if !self.is_live {
+            return self.refuse(open, OpenError::Unavailable);
+        }
+        if groups.len() > self.settings.groups_per_session_max {
+            return self.refuse(open, OpenError::TooManyGroups);
+        }
+        let body = Body::Opened(Opened {
+            connection_id,
+            user_id,
+            subprotocol,
+            roles,
+            groups,
+            ack_window_ids: self.settings.ack_window_ids,
+            retention_seconds: self.settings.session_retention_seconds,
+        });
+        self.propose(now, body, Purpose::Open { open, reconnection_token });
+    }
+
+    /// A resume appends nothing: attaching is the owner's own business.
+    pub(super) fn resume(&mut self, resuming: Resuming) {
+        let Resuming { open, connection_id, subprotocol } = resuming;
+        if !self.is_live {
+            return self.refuse(open, OpenError::Unavailable);
+        }
+        let Some(&key) = self.by_connection_id.get(&connection_id) else {
+            return self.refuse(open, OpenError::Refused);
+        };
+        let session = &self.sessions[key];
+        if !session.subprotocol.is_reliable() || session.subprotocol != subprotocol {
+            return self.refuse(open, OpenError::Refused);
+        }
+        if session.phase != Phase::Live {
+            return self.refuse(open, OpenError::Unavailable);
+        }
+        let attachment = self.attach(key);
+        self.outputs.push_back(Output::Opened { open, outcome: Ok(attachment) });
+    }
+
+    fn refuse(&mut self, open: OpenId, error: OpenError) {
+        self.outputs.push_back(Output::Opened { open, outcome: Err(error) });
+    }
+
+    pub(super) fn take_requests(&mut self, now: Time, from: SessionHandle, requests: Vec<Request>) {
+        let Some(session) = self.sessions.get_mut(from.key) else { return };
+        if session.phase != Phase::Live || !session.is_attached_to(from.epoch) {
+            return;
+        }
+        for request in requests {
+            // A raw client has no acks: the loss of its event is shown by closing.
+            let is_raw_event = session.subprotocol.encoding() == Encoding::Raw
+                && matches!(request.message, Upstream::Event { .. });
+            if is_raw_event {
+                let end = SocketEnd::Violation(Close::INTERNAL_ERROR);
+                return self.socket_closed(now, from, end);
+            }
+            session.requests.push(request);
+        }
+        self.append_next_batch(now, from.key);
+    }
+
+    pub(super) fn socket_closed(&mut self, now: Time, from: SessionHandle, end: SocketEnd) {
+        let Some(session) = self.sessions.get_mut(from.key) else { return };
+        let mut outbox = session.outbox.lock();
+        if !outbox.is_current(from.epoch) {
+            return;
+        }
+        if let SocketEnd::Violation(close) = end {
+            self.woken.extend(outbox.close(Closing::Now(close)));
+        } else {
+            outbox.detach(from.epoch);
+        }
+        drop(outbox);
+        if session.phase != Phase::Live {
+            return;
+        }
+        let reason = match end {
+            SocketEnd::Lost if session.subprotocol.is_reliable() => {
+                return self.wait_for_client(from.key, now);
+            }
+            SocketEnd::Lost | SocketEnd::ClosedForGood => EndReason::ClientClosed,
+            SocketEnd::Violation(_) => EndReason::ProtocolViolation,
+        };
+        session.phase = Phase::Finishing(reason);
+        self.append_next_batch(now, from.key);
+    }
+
+    pub(super) fn change_rule(&mut self, now: Time, change: RuleChange) {
+        let RuleChange { command, connection_id, permission, group, allow } = change;
+        let checked = match self.by_connection_id.get(&connection_id) {
+            _ if !self.is_live => Err(CommandError::Unavailable),
+            None => Err(CommandError::UnknownConnection),
+            Some(&key) => Ok(self.sessions[key].permissions.check_change(permission, &group, allow))
+                .and_then(|c| Ok(c?)),
+        };
+        if let Err(error) = checked {
+            return self.outputs.push_back(Output::CommandDone { command, outcome: Err(error) });
+        }
+        let body = if allow {
+            Body::Granted { connection_id, permission, group }
+        } else {
+            Body::Revoked { connection_id, permission, group }
+        };
+        self.propose(now, body, Purpose::Command(command));
+    }
+
+    fn propose(&mut self, now: Time, body: Body, purpose: Purpose) {
+        let (key, time) = self.proposer.next(now, None);
+        let record = Arc::new(Record { key, time, sequence_ack: None, body });
+        let counter = key.boot.counter;
+        self.proposals.insert(counter, Proposal { record: Arc::clone(&record), purpose });
+        let append = AppendId::Proposal(counter);
+        self.outputs.push_back(Output::Append { append, records: vec![record] });
+    }
+
+    /// Appends what the session has waiting, unless a batch of it is not settled yet (R7).
+    fn append_next_batch(&mut self, now: Time, key: SessionKey) {
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        if session.requests.has_batch() || session.phase == Phase::Ending {
+            return;
+        }
+        if session.requests.is_empty() {
+            if let Phase::Finishing(reason) = session.phase {
+                self.end(now, key, reason, None);
+            }
+            return;
+        }
+        let groups_max = self.settings.groups_per_session_max;
+        let records = session.next_batch(now, &mut self.proposer, groups_max);
+        if records.is_empty() {
+            return self.answer_settled(now, key);
+        }
+        let append = AppendId::Batch { session: key, number: session.requests.batch_number() };
+        self.outputs.push_back(Output::Append { append, records });
+    }
+
+    /// Answers the requests at the front of the batch whose outcome is known; goes on with the next batch when that
+    /// was the last.
+    pub(super) fn answer_settled(&mut self, now: Time, key: SessionKey) {
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        let mut outbox = session.outbox.lock();
+        while let Some(settled) = session.requests.settle_next(&session.window) {
+            outbox.settle_requests(1, settled.bytes);
+            if let Some(answer) = settled.answer {
+                self.woken.extend(outbox.reply(answer));
+            }
+        }
+        drop(outbox);
+        if !session.requests.has_batch() {
+            self.append_next_batch(now, key);
+        }
+    }
+
+    /// Proposes a session's end. From now on it takes no socket and no request; its outbox is freed at once.
+    fn end(&mut self, now: Time, key: SessionKey, reason: EndReason, close: Option<Close>) {
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        if session.phase == Phase::Ending {
+            return;
+        }
+        session.phase = Phase::Ending;
+        let mut outbox = session.outbox.lock();
+        outbox.free();
+        self.woken.extend(outbox.close(close.map_or(Closing::Cut, Closing::Now)));
+        drop(outbox);
+        let body = Body::Ended { connection_id: session.connection_id.clone(), reason };
+        self.propose(now, body, Purpose::End(key));
+    }
+
+    /// Ends sessions that went over a bound since the last look.
+    pub(super) fn end_overflowed(&mut self, now: Time) {
+        if !self.is_live {
+            return;
+        }
+        let mut overflowed = std::mem::take(&mut self.overflowed);
+        for key in overflowed.drain(..) {
+            let Some(session) = self.sessions.get(key) else { continue };
+            if !session.outbox.lock().is_over_limits() {
+                continue;
+            }
+            let close =
+                if session.subprotocol.is_reliable() { Close::OUTBOX_FULL } else { Close::SLOW_CONSUMER };
+            self.end(now, key, EndReason::OutboxFull, Some(close));
+        }
+        self.overflowed = overflowed;
+        if self.budget.is_exceeded() {
+            self.shed(now);
+        }
+    }
+
+    /// Ends the session with the most waiting for it. The budget is the process's: one session for each round of
+    /// records, so that freed memory counts before the next is chosen.
+    fn shed(&mut self, now: Time) {
+        let waiting = |key: &SessionKey| self.sessions[*key].outbox.lock().content_bytes();
+        let most = self.sessions.keys().max_by_key(waiting).filter(|key| waiting(key) > 0);
+        if let Some(key) = most {
+            self.end(now, key, EndReason::Shed, Some(Close::OUTBOX_FULL));
+        }
+    }
+
+    pub(super) fn append_failed(&mut self, now: Time, append: AppendId, certainty: Certainty) {
+        let retry = match append {
+            AppendId::Batch { session, number } => {
+                certainty == Certainty::Indefinite || !self.fail_batch(now, session, number)
+            }
+            AppendId::Proposal(counter) => certainty == Certainty::Indefinite || !self.fail_proposal(counter),
+        };
+        if retry {
+            self.timers.set(now.plus_ms(APPEND_RETRY_MS), Timer::Retry(append));
+        }
+    }
+
+    /// Settles a batch that is certainly not in the log. Always the end of the matter.
+    fn fail_batch(&mut self, now: Time, key: SessionKey, number: u64) -> bool {
+        let Some(session) = self.sessions.get_mut(key) else { return true };
+        if session.requests.batch_number() != number {
+            return true;
+        }
+        let failed: Vec<_> = session.requests.unsettled().map(|record| record.key.boot).collect();
+        for boot_key in failed {
+            session.requests.note(&boot_key, Outcome::Failed);
+            self.proposer.settle(boot_key.counter);
+        }
+        self.answer_settled(now, key);
+        true
+    }
+
+    /// Settles a proposal that is certainly not in the log; tells whether that is the end of the matter.
+    fn fail_proposal(&mut self, counter: u64) -> bool {
+        let Some(proposal) = self.proposals.get(&counter) else { return true };
+        if let Purpose::End(key) = proposal.purpose {
+            // Doomed: what the client was told stands, so the end has to be stored some time.
+            return !self.sessions.contains_key(key);
+        }
+        self.proposer.settle(counter);
+        match self.proposals.remove(&counter).map(|proposal| proposal.purpose) {
+            Some(Purpose::Open { open, .. }) => self.refuse(open, OpenError::Unavailable),
+            Some(Purpose::Command(command)) => {
+                let outcome = Err(CommandError::Unavailable);
+                self.outputs.push_back(Output::CommandDone { command, outcome });
+            }
+            Some(Purpose::End(_)) | None => {}
+        }
+        true
+    }
+
+    pub(super) fn fire_timers(&mut self, now: Time) {
+        while let Some(timer) = self.timers.pop_due(now) {
+            match timer {
+                Timer::Expire(key) => self.expire(now, key),
+                Timer::Retry(append) => self.retry(append),
+            }
+        }
+    }
+
+    fn expire(&mut self, now: Time, key: SessionKey) {
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        session.expires_at = None;
+        if !self.is_live {
+            // Only a live owner lets a session expire; it waits anew from its own boot on.
+            return;
+        }
+        self.end(now, key, EndReason::Expired, None);
+    }
+
+    /// Appends under the same keys what has no known outcome yet.
+    fn retry(&mut self, append: AppendId) {
+        let records: Vec<_> = match append {
+            AppendId::Batch { session, number } => match self.sessions.get(session) {
+                Some(session) if session.requests.batch_number() == number => {
+                    session.requests.unsettled().cloned().collect()
+                }
+                _ => return,
+            },
+            AppendId::Proposal(counter) => self
+                .proposals
+                .get(&counter)
+                .map(|proposal| Arc::clone(&proposal.record))
+                .into_iter()
+                .collect(),
+        };
+        if !records.is_empty() {
+            self.outputs.push_back(Output::Append { append, records });
+        }
+    }
+}
+
+impl From<Opening> for Input {
+    fn from(opening: Opening) -> Self {
+        Self::Open(Box::new(opening))
+    }
+}

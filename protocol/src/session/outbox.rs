@@ -1,0 +1,479 @@
+//! What waits for a session's client: unacknowledged messages, replies, and how the socket is to close.
+//!
+//! The outbox is the only state that a shard, which pushes, and a socket's writer, which pulls, share. It is a
+//! session's only queue: a slow socket makes it grow to its bound, nothing else. After a drop the cursor goes back to
+//! the first unacknowledged entry, so redelivery needs no code of its own.
+//!
+//! ```text
+//! entries   | acknowledged: gone | sent, not acknowledged | not sent |
+//!                                ^ base                   ^ cursor   ^ delivered
+//! ```
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::task::Waker;
+
+use bytes::BytesMut;
+use parking_lot::Mutex;
+
+use super::{SequenceIds, SharedMessage};
+use crate::log::Time;
+use crate::wire::{Close, Downstream, Encoding, SequenceId, Subprotocol, encode_downstream};
+
+/// An outbox as shard and writer share it: the one lock, short, never held over I/O.
+pub type SharedOutbox = Arc<Mutex<Outbox>>;
+
+/// Tells a session's sockets apart: each attach has a higher one, and what an older one says changes nothing (R6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct AttachEpoch(u64);
+
+/// Bounds on what waits for a client.
+#[derive(Debug, Clone, Copy)]
+pub struct OutboxLimits {
+    /// Unacknowledged messages; one more ends the session.
+    pub messages_max: usize,
+    /// Their payload and metadata, in bytes; one more ends the session.
+    pub bytes_max: usize,
+}
+
+/// Bounds on what a socket may have pending; at any of them its reading stops until some of it is settled.
+#[derive(Debug, Clone, Copy)]
+pub struct RequestBounds {
+    /// Requests read and not settled.
+    pub requests_max: usize,
+    /// Their bytes.
+    pub request_bytes_max: usize,
+    /// Replies not written, in bytes of memory.
+    pub reply_bytes_max: usize,
+}
+
+/// How a socket is to close.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Closing {
+    /// After everything that waits has been written.
+    AfterFlush(Close),
+    /// Now, with a close frame.
+    Now(Close),
+    /// Now, without a close frame, so that the client does not take it for the end of the session.
+    Cut,
+}
+
+/// What [`Outbox::transmit`] asks of the writer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// Write the bytes, then call again; after a partial write call [`Outbox::rewind`] first.
+    Frames,
+    /// Nothing to write. The waker is woken when that changes.
+    Idle,
+    /// Send this close frame and be done.
+    Close(Close),
+    /// Drop the socket without a close frame.
+    Cut,
+}
+
+/// Where a frame ends in the transmitted bytes, and what it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    /// End of the frame, in bytes from the start of the transmission.
+    pub end: usize,
+    item: Item,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Item {
+    Reply,
+    /// The position among all deliveries of the session.
+    Delivery(u64),
+}
+
+/// 16 bytes for each unacknowledged message.
+#[derive(Debug)]
+struct Entry {
+    id: SequenceId,
+    /// None once its time-to-live was over when it should have been sent.
+    message: Option<Arc<SharedMessage>>,
+}
+
+#[derive(Debug)]
+struct Reply {
+    /// Position among the deliveries that goes out before this reply.
+    due: u64,
+    message: Downstream,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Outbox {
+    subprotocol: Subprotocol,
+    limits: OutboxLimits,
+    bounds: RequestBounds,
+    ids: SequenceIds,
+    entries: VecDeque<Entry>,
+    content_bytes: usize,
+    /// Messages delivered in all: the position of the next one.
+    delivered: u64,
+    /// Index of the next entry to transmit.
+    cursor: usize,
+    replies: VecDeque<Reply>,
+    /// Replies at the front that are in the writer's hands.
+    replies_sent: usize,
+    reply_bytes: usize,
+    requests: usize,
+    request_bytes: usize,
+    epoch: AttachEpoch,
+    is_attached: bool,
+    /// Set when the session is over or doomed: ids go on, nothing is kept.
+    is_freed: bool,
+    closing: Option<Closing>,
+    writer: Option<Waker>,
+    reader: Option<Waker>,
+    /// A writer that is in the middle of a write.
+    blocked_writer: Option<Waker>,
+}
+
+impl Outbox {
+    /// An empty outbox without a socket.
+    pub fn new(subprotocol: Subprotocol, limits: OutboxLimits, bounds: RequestBounds) -> Self {
+        Self {
+            subprotocol,
+            limits,
+            bounds,
+            ids: SequenceIds::default(),
+            entries: VecDeque::new(),
+            content_bytes: 0,
+            delivered: 0,
+            cursor: 0,
+            replies: VecDeque::new(),
+            replies_sent: 0,
+            reply_bytes: 0,
+            requests: 0,
+            request_bytes: 0,
+            epoch: AttachEpoch(0),
+            is_attached: false,
+            is_freed: false,
+            closing: None,
+            writer: None,
+            reader: None,
+            blocked_writer: None,
+        }
+    }
+
+    // For the shard.
+
+    /// Delivers a message: gives it the next sequence id and keeps it until the client has acknowledged it. Bounds
+    /// are not enforced here (R5). Returns a writer to wake.
+    pub fn deliver(&mut self, message: &Arc<SharedMessage>) -> Option<Waker> {
+        let id = self.ids.next(message.payload_bytes());
+        self.delivered += 1;
+        if self.is_freed {
+            return None;
+        }
+        self.content_bytes += message.content_bytes();
+        self.entries.push_back(Entry { id, message: Some(Arc::clone(message)) });
+        self.writer.take()
+    }
+
+    /// Sends a reply to the attached socket, after everything delivered so far; without a socket it is lost.
+    /// Returns a writer to wake.
+    pub fn reply(&mut self, message: Downstream) -> Option<Waker> {
+        self.insert_reply(self.replies.len(), self.delivered, message)
+    }
+
+    /// Whether more waits than the limits allow.
+    pub fn is_over_limits(&self) -> bool {
+        self.entries.len() > self.limits.messages_max || self.content_bytes > self.limits.bytes_max
+    }
+
+    /// Payload and metadata that wait, in bytes.
+    pub fn content_bytes(&self) -> usize {
+        self.content_bytes
+    }
+
+    /// Messages that wait.
+    pub fn messages(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Attaches a new socket; one that was attached is cut. Transmission starts again at the first unacknowledged
+    /// message, and replies that were not written are lost.
+    pub fn attach(&mut self) -> AttachEpoch {
+        self.let_go_of_socket();
+        self.epoch.0 += 1;
+        self.is_attached = true;
+        self.epoch
+    }
+
+    /// Lets go of the socket if it is the attached one; tells whether it was.
+    pub fn detach(&mut self, epoch: AttachEpoch) -> bool {
+        let is_current = self.is_current(epoch);
+        if is_current {
+            self.let_go_of_socket();
+        }
+        is_current
+    }
+
+    /// Whether this socket is the attached one.
+    pub fn is_current(&self, epoch: AttachEpoch) -> bool {
+        self.is_attached && self.epoch == epoch
+    }
+
+    /// Closes the attached socket; an earlier order to close stands. Returns a writer to wake.
+    pub fn close(&mut self, closing: Closing) -> Option<Waker> {
+        if !self.is_attached {
+            return None;
+        }
+        self.closing.get_or_insert(closing);
+        if let Some(blocked) = self.blocked_writer.take() {
+            blocked.wake();
+        }
+        self.writer.take()
+    }
+
+    /// Drops all that waits, now and from now on; sequence ids go on.
+    pub fn free(&mut self) {
+        self.is_freed = true;
+        self.entries = VecDeque::new();
+        self.content_bytes = 0;
+        self.cursor = 0;
+    }
+
+    /// Takes settled requests off the socket's count.
+    pub fn settle_requests(&mut self, requests: usize, bytes: usize) {
+        self.requests = self.requests.saturating_sub(requests);
+        self.request_bytes = self.request_bytes.saturating_sub(bytes);
+        self.wake_reader();
+    }
+
+    /// Frees all messages up to this id. A lower or equal one than before has no effect; one that was never given
+    /// counts as the largest that was.
+    pub fn acknowledge(&mut self, id: SequenceId) {
+        if !self.subprotocol.is_reliable() {
+            return;
+        }
+        while let Some(front) = self.entries.front() {
+            let is_expired_and_passed = front.message.is_none() && self.cursor > 0;
+            if front.id > id && !is_expired_and_passed {
+                break;
+            }
+            self.drop_front();
+        }
+        self.shrink();
+    }
+
+    // For the socket.
+
+    /// Handles a sequence ack from this socket.
+    pub fn sequence_ack(&mut self, epoch: AttachEpoch, id: SequenceId) {
+        if self.is_current(epoch) {
+            self.acknowledge(id);
+        }
+    }
+
+    /// Answers a ping from this socket. A pong overtakes what waits, but not the first message of a session.
+    pub fn pong(&mut self, epoch: AttachEpoch) -> Option<Waker> {
+        if !self.is_current(epoch) {
+            return None;
+        }
+        let waiting = self.replies.range(self.replies_sent..);
+        let at = self.replies_sent + waiting.take_while(|reply| reply.due == 0).count();
+        self.insert_reply(at, 0, Downstream::Pong)
+    }
+
+    /// Counts requests that this socket hands to the shard.
+    pub fn add_requests(&mut self, requests: usize, bytes: usize) {
+        self.requests += requests;
+        self.request_bytes += bytes;
+    }
+
+    /// Whether this socket may read on; if not, the waker is woken when it may.
+    pub fn may_read(&mut self, waker: &Waker) -> bool {
+        let may = self.is_within_bounds();
+        if !may {
+            self.reader = Some(waker.clone());
+        }
+        may
+    }
+
+    /// Appends up to about `budget_bytes` of frames to `out`: replies that are due and messages from the cursor on,
+    /// leaving out those whose time-to-live is over. `marks` tells where each frame ends.
+    pub fn transmit(
+        &mut self,
+        epoch: AttachEpoch,
+        now: Time,
+        budget_bytes: usize,
+        out: &mut BytesMut,
+        marks: &mut Vec<Mark>,
+        waker: &Waker,
+    ) -> Progress {
+        if !self.is_current(epoch) {
+            return Progress::Cut;
+        }
+        match self.closing {
+            Some(Closing::Cut) => return Progress::Cut,
+            Some(Closing::Now(close)) => return Progress::Close(close),
+            Some(Closing::AfterFlush(_)) | None => {}
+        }
+        self.forget_written();
+        while out.len() < budget_bytes {
+            if let Some(reply) = self.replies.get(self.replies_sent)
+                && reply.due <= self.position()
+            {
+                encode_downstream(self.subprotocol.encoding(), &reply.message, out);
+                self.replies_sent += 1;
+                marks.push(Mark { end: out.len(), item: Item::Reply });
+                continue;
+            }
+            let position = self.position();
+            let Some(entry) = self.entries.get_mut(self.cursor) else { break };
+            match entry.message.take_if(|message| message.is_expired(now)) {
+                Some(expired) => self.content_bytes -= expired.content_bytes(),
+                None => {
+                    if let Some(message) = &entry.message {
+                        let id = self.subprotocol.is_reliable().then_some(entry.id);
+                        message.body(self.subprotocol.encoding()).write_frame(id, out);
+                        marks.push(Mark { end: out.len(), item: Item::Delivery(position) });
+                    }
+                }
+            }
+            self.cursor += 1;
+        }
+        if !out.is_empty() {
+            return Progress::Frames;
+        }
+        self.drop_expired_front();
+        if let Some(Closing::AfterFlush(close)) = self.closing {
+            return Progress::Close(close);
+        }
+        self.writer = Some(waker.clone());
+        Progress::Idle
+    }
+
+    /// Whether a write that is under way should be given up: the socket is to be closed now or is no longer the
+    /// attached one. If not, the waker is woken when it is.
+    pub fn is_write_over(&mut self, epoch: AttachEpoch, waker: &Waker) -> bool {
+        let is_over = !self.is_current(epoch) || matches!(self.closing, Some(Closing::Now(_) | Closing::Cut));
+        if !is_over {
+            self.blocked_writer = Some(waker.clone());
+        }
+        is_over
+    }
+
+    /// Takes back frames of the last transmission that were not written at all. The writer finishes one that it has
+    /// begun.
+    pub fn rewind(&mut self, epoch: AttachEpoch, unwritten: &[Mark]) {
+        if !self.is_current(epoch) {
+            return;
+        }
+        let replies = unwritten.iter().filter(|mark| mark.item == Item::Reply).count();
+        self.replies_sent = self.replies_sent.saturating_sub(replies);
+        let first = unwritten.iter().find_map(|mark| match mark.item {
+            Item::Delivery(position) => Some(position),
+            Item::Reply => None,
+        });
+        if let Some(position) = first {
+            // The client may have acknowledged it meanwhile, on the strength of an earlier socket.
+            self.cursor = position.saturating_sub(self.base()) as usize;
+        }
+    }
+
+    fn insert_reply(&mut self, at: usize, due: u64, message: Downstream) -> Option<Waker> {
+        if !self.is_attached || self.closing.is_some() || self.subprotocol.encoding() == Encoding::Raw {
+            return None;
+        }
+        let reply = Reply { due, message };
+        self.reply_bytes += reply.memory_bytes();
+        self.replies.insert(at, reply);
+        self.writer.take()
+    }
+
+    fn base(&self) -> u64 {
+        self.delivered - self.entries.len() as u64
+    }
+
+    fn position(&self) -> u64 {
+        self.base() + self.cursor as u64
+    }
+
+    /// Drops what the last transmission has certainly handed to the socket.
+    fn forget_written(&mut self) {
+        for reply in self.replies.drain(..self.replies_sent) {
+            self.reply_bytes -= reply.memory_bytes();
+        }
+        self.replies_sent = 0;
+        if self.replies.is_empty() && self.replies.capacity() > KEPT_CAPACITY {
+            self.replies = VecDeque::new();
+        }
+        if !self.subprotocol.is_reliable() {
+            while self.cursor > 0 {
+                self.drop_front();
+            }
+            self.shrink();
+        }
+        self.wake_reader();
+    }
+
+    fn drop_expired_front(&mut self) {
+        while self.cursor > 0 && self.entries.front().is_some_and(|entry| entry.message.is_none()) {
+            self.drop_front();
+        }
+        self.shrink();
+    }
+
+    fn drop_front(&mut self) {
+        if let Some(entry) = self.entries.pop_front() {
+            self.content_bytes -= entry.message.map_or(0, |message| message.content_bytes());
+            self.cursor = self.cursor.saturating_sub(1);
+        }
+    }
+
+    fn shrink(&mut self) {
+        if self.entries.is_empty() && self.entries.capacity() > KEPT_CAPACITY {
+            self.entries = VecDeque::new();
+        }
+    }
+
+    fn is_within_bounds(&self) -> bool {
+        self.requests < self.bounds.requests_max
+            && self.request_bytes < self.bounds.request_bytes_max
+            && self.reply_bytes < self.bounds.reply_bytes_max
+    }
+
+    fn wake_reader(&mut self) {
+        if self.is_within_bounds()
+            && let Some(reader) = self.reader.take()
+        {
+            reader.wake();
+        }
+    }
+
+    fn let_go_of_socket(&mut self) {
+        self.is_attached = false;
+        self.cursor = 0;
+        self.replies = VecDeque::new();
+        self.replies_sent = 0;
+        self.reply_bytes = 0;
+        self.closing = None;
+        let wakers = [self.writer.take(), self.reader.take(), self.blocked_writer.take()];
+        wakers.into_iter().flatten().for_each(Waker::wake);
+    }
+}
+
+impl Reply {
+    fn memory_bytes(&self) -> usize {
+        let text_bytes = match &self.message {
+            Downstream::Ack { error, .. } => error.as_ref().map_or(0, |error| error.message.len()),
+            Downstream::InvokeFailed { invocation_id, error } => invocation_id.len() + error.message.len(),
+            Downstream::StreamClosed { stream_id, error } => stream_id.len() + error.message.len(),
+            Downstream::Disconnected { message } => message.len(),
+            Downstream::Connected { .. } | Downstream::Pong => 0,
+        };
+        size_of::<Self>() + text_bytes
+    }
+}
+
+/// Slots that an empty queue keeps, so that a session with little traffic does not allocate for each message.
+const KEPT_CAPACITY: usize = 16;
+
+#[cfg(test)]
+#[path = "outbox_tests.rs"]
+mod tests;

@@ -1,0 +1,314 @@
+//! What a session may do with which group.
+//!
+//! Roles come from the access token. Literal rules granted or revoked at run time decide first; then a literal role,
+//! a role for all groups or a wildcard pattern may allow.
+
+use std::collections::BTreeMap;
+
+use crate::log::Permission;
+use crate::wire::GroupName;
+use crate::wire::limits::{
+    PATTERN_ASTERISKS_MAX, PATTERN_CHARS_MAX, PERMISSION_LITERALS_MAX, PERMISSION_PATTERNS_MAX,
+};
+
+/// Why a rule could not be changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum PermissionError {
+    /// The session already has [`PERMISSION_LITERALS_MAX`] literal rules for this permission.
+    #[error("the connection has {PERMISSION_LITERALS_MAX} literal rules for this permission")]
+    TooManyRules,
+}
+
+/// A session's rules for both permissions.
+#[derive(Debug, Default)]
+pub struct Permissions {
+    join_leave: Rules,
+    send: Rules,
+}
+
+#[derive(Debug, Default)]
+struct Rules {
+    all: bool,
+    patterns: Vec<Pattern>,
+    /// `true` allows, `false` denies.
+    literals: BTreeMap<GroupName, bool>,
+}
+
+impl Permissions {
+    /// Reads roles. Unknown roles, and patterns that are invalid or too many, grant nothing; the roles are taken in
+    /// sorted order so that the choice among too many does not depend on the token's.
+    pub fn from_roles(roles: &[String]) -> Self {
+        let mut permissions = Self::default();
+        let mut sorted: Vec<&str> = roles.iter().map(String::as_str).collect();
+        sorted.sort_unstable();
+        for role in sorted {
+            let Some(name) = role.strip_prefix("webpubsub.") else { continue };
+            if let Some(target) = name.strip_prefix("joinLeaveGroup") {
+                permissions.join_leave.add_role(target);
+            } else if let Some(target) = name.strip_prefix("sendToGroup") {
+                permissions.send.add_role(target);
+            }
+        }
+        permissions
+    }
+
+    /// Whether the session may do this with the group now.
+    pub fn allows(&self, permission: Permission, group: &GroupName) -> bool {
+        self.rules(permission).allow(group)
+    }
+
+    /// Whether a grant or revocation keeps within the bound on literal rules.
+    pub fn check_change(
+        &self,
+        permission: Permission,
+        group: &GroupName,
+        allow: bool,
+    ) -> Result<(), PermissionError> {
+        let rules = self.rules(permission);
+        let adds_a_rule = !rules.literals.contains_key(group) && rules.allow(group) != allow;
+        if adds_a_rule && rules.literals.len() >= PERMISSION_LITERALS_MAX {
+            return Err(PermissionError::TooManyRules);
+        }
+        Ok(())
+    }
+
+    /// Allows a group: takes a denial away and, where that is not enough, adds a literal rule.
+    pub fn grant(&mut self, permission: Permission, group: &GroupName) {
+        self.rules_mut(permission).set(group, true);
+    }
+
+    /// Forbids a group: takes a literal rule away and, where a role still allows it, adds a denial.
+    pub fn revoke(&mut self, permission: Permission, group: &GroupName) {
+        self.rules_mut(permission).set(group, false);
+    }
+
+    fn rules(&self, permission: Permission) -> &Rules {
+        match permission {
+            Permission::JoinLeaveGroup => &self.join_leave,
+            Permission::SendToGroup => &self.send,
+        }
+    }
+
+    fn rules_mut(&mut self, permission: Permission) -> &mut Rules {
+        match permission {
+            Permission::JoinLeaveGroup => &mut self.join_leave,
+            Permission::SendToGroup => &mut self.send,
+        }
+    }
+}
+
+impl Rules {
+    /// Takes what follows `joinLeaveGroup` or `sendToGroup` in a role.
+    fn add_role(&mut self, target: &str) {
+        if target.is_empty() {
+            self.all = true;
+        } else if let Some(pattern) = target.strip_prefix("s.") {
+            if self.patterns.len() < PERMISSION_PATTERNS_MAX
+                && let Some(pattern) = Pattern::parse(pattern)
+            {
+                self.patterns.push(pattern);
+            }
+        } else if let Some(literal) = target.strip_prefix('.')
+            && self.literals.len() < PERMISSION_LITERALS_MAX
+            && let Ok(group) = GroupName::new(literal)
+        {
+            self.literals.insert(group, true);
+        }
+    }
+
+    fn allow(&self, group: &GroupName) -> bool {
+        self.literals.get(group).copied().unwrap_or_else(|| self.roles_allow(group))
+    }
+
+    fn roles_allow(&self, group: &GroupName) -> bool {
+        self.all || self.patterns.iter().any(|pattern| pattern.matches(group.as_str()))
+    }
+
+    fn set(&mut self, group: &GroupName, allow: bool) {
+        self.literals.remove(group);
+        if self.roles_allow(group) != allow {
+            self.literals.insert(group.clone(), allow);
+        }
+    }
+}
+
+/// A wildcard pattern over group names: `?` one character but a dot, `*` any number of them, `**` dots too, a
+/// backslash before `*`, `?` or itself for the literal character.
+#[derive(Debug)]
+struct Pattern(Vec<Token>);
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Token {
+    Literal(char),
+    OneNotDot,
+    ManyNotDot,
+    Many,
+}
+
+impl Pattern {
+    fn parse(text: &str) -> Option<Self> {
+        if text.is_empty() || text.chars().count() > PATTERN_CHARS_MAX {
+            return None;
+        }
+        let mut tokens = Vec::new();
+        let mut asterisks = 0;
+        let mut chars = text.chars().peekable();
+        while let Some(c) = chars.next() {
+            tokens.push(match c {
+                '\\' => Token::Literal(chars.next().filter(|escaped| "*?\\".contains(*escaped))?),
+                '?' => Token::OneNotDot,
+                '*' => {
+                    let mut run = 1;
+                    while chars.next_if_eq(&'*').is_some() {
+                        run += 1;
+                    }
+                    asterisks += run;
+                    if run == 1 { Token::ManyNotDot } else { Token::Many }
+                }
+                literal => Token::Literal(literal),
+            });
+        }
+        (asterisks <= PATTERN_ASTERISKS_MAX).then_some(Self(tokens))
+    }
+
+    /// Follows all ways through the pattern at once, so that no name makes it slow.
+    fn matches(&self, name: &str) -> bool {
+        let mut reached = vec![false; self.0.len() + 1];
+        reached[0] = true;
+        self.skip_empty(&mut reached);
+        for c in name.chars() {
+            let mut next = vec![false; self.0.len() + 1];
+            for (at, token) in self.0.iter().enumerate().filter(|(at, _)| reached[*at]) {
+                match token {
+                    Token::Literal(literal) => next[at + 1] |= *literal == c,
+                    Token::OneNotDot => next[at + 1] |= c != '.',
+                    Token::ManyNotDot => next[at] |= c != '.',
+                    Token::Many => next[at] = true,
+                }
+            }
+            self.skip_empty(&mut next);
+            reached = next;
+        }
+        reached[self.0.len()]
+    }
+
+    fn skip_empty(&self, reached: &mut [bool]) {
+        for (at, token) in self.0.iter().enumerate() {
+            if reached[at] && matches!(token, Token::ManyNotDot | Token::Many) {
+                reached[at + 1] = true;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn may(roles: &[&str], permission: Permission, group: &str) -> bool {
+        let roles: Vec<String> = roles.iter().map(|role| (*role).to_owned()).collect();
+        Permissions::from_roles(&roles).allows(permission, &GroupName::new(group).unwrap())
+    }
+
+    fn may_send(roles: &[&str], group: &str) -> bool {
+        may(roles, Permission::SendToGroup, group)
+    }
+
+    #[test]
+    fn singular_roles_are_literal_and_stand_for_one_permission() {
+        assert!(!may_send(&[], "x"));
+        assert!(may_send(&["webpubsub.sendToGroup"], "x"));
+        assert!(!may(&["webpubsub.sendToGroup"], Permission::JoinLeaveGroup, "x"));
+        assert!(may(&["webpubsub.joinLeaveGroup.a.b"], Permission::JoinLeaveGroup, "a.b"));
+        assert!(!may(&["webpubsub.joinLeaveGroup.a.b"], Permission::JoinLeaveGroup, "a"));
+        assert!(may_send(&["webpubsub.sendToGroup.*"], "*"));
+        assert!(!may_send(&["WebPubSub.sendToGroup"], "x"), "roles are compared with regard to case");
+        assert!(!may_send(&["webpubsub.sendToGroupx", "webpubsub.other"], "x"));
+    }
+
+    #[test]
+    fn scenario_20_a_star_in_a_singular_role_is_no_wildcard() {
+        assert!(!may_send(&["webpubsub.sendToGroup.*"], "x"));
+    }
+
+    #[test]
+    fn scenario_21_plural_roles_are_patterns() {
+        assert!(may_send(&["webpubsub.sendToGroups.a.*"], "a.b"));
+        assert!(!may_send(&["webpubsub.sendToGroups.a.*"], "a.b.c"));
+    }
+
+    #[test]
+    fn pattern_language() {
+        for (pattern, yes, no) in [
+            ("a?c", vec!["abc", "aéc"], vec!["a.c", "ac", "abbc"]),
+            ("a*", vec!["a", "abc"], vec!["a.b", "ba"]),
+            ("**", vec!["a", "a.b.c", "."], vec![]),
+            ("a.**.z", vec!["a..z", "a.b.z", "a.b.c.z"], vec!["a.z", "a.b"]),
+            ("a**z", vec!["az", "a.z", "abz"], vec!["a", "az."]),
+            (r"\*\?\\", vec![r"*?\"], vec!["ab\\"]),
+            ("*-*", vec!["a-b", "-", "a-b-c"], vec!["a.b-c", "ab"]),
+        ] {
+            let role = format!("webpubsub.sendToGroups.{pattern}");
+            for group in yes {
+                assert!(may_send(&[&role], group), "{pattern} {group}");
+            }
+            for group in no {
+                assert!(!may_send(&[&role], group), "{pattern} {group}");
+            }
+        }
+    }
+
+    #[test]
+    fn invalid_patterns_grant_nothing() {
+        for pattern in [r"a\", r"a\b", "", "******", "a*b*c*d*e*f", &"a".repeat(PATTERN_CHARS_MAX + 1)] {
+            assert!(Pattern::parse(pattern).is_none(), "{pattern}");
+        }
+        assert!(Pattern::parse("*****").is_some());
+        assert!(Pattern::parse("a*b*c*d*e*").is_some());
+        assert!(Pattern::parse(&"a".repeat(PATTERN_CHARS_MAX)).is_some());
+    }
+
+    #[test]
+    fn ten_patterns_count_and_an_eleventh_does_not() {
+        let roles: Vec<String> =
+            (0..=PERMISSION_PATTERNS_MAX).map(|n| format!("webpubsub.sendToGroups.g{n:02}*")).collect();
+        let roles: Vec<&str> = roles.iter().rev().map(String::as_str).collect();
+        assert!(may_send(&roles, "g09x"));
+        assert!(!may_send(&roles, "g10x"));
+    }
+
+    #[test]
+    fn literal_rules_decide_before_roles_until_changed_again() {
+        let group = GroupName::new("ops").unwrap();
+        let mut permissions = Permissions::from_roles(&["webpubsub.sendToGroups.**".to_owned()]);
+        permissions.revoke(Permission::SendToGroup, &group);
+        assert!(!permissions.allows(Permission::SendToGroup, &group));
+        assert!(permissions.allows(Permission::SendToGroup, &GroupName::new("other").unwrap()));
+        permissions.grant(Permission::SendToGroup, &group);
+        assert!(permissions.allows(Permission::SendToGroup, &group));
+        assert!(permissions.send.literals.is_empty(), "the grant only took the denial away");
+
+        let mut permissions = Permissions::from_roles(&["webpubsub.sendToGroup.ops".to_owned()]);
+        permissions.revoke(Permission::SendToGroup, &group);
+        assert!(!permissions.allows(Permission::SendToGroup, &group));
+        assert!(permissions.send.literals.is_empty(), "no role is left that a denial would have to outweigh");
+    }
+
+    #[test]
+    fn the_thousandth_literal_rule_is_taken_and_the_next_refused() {
+        let mut permissions = Permissions::default();
+        let group = |n: usize| GroupName::new(&format!("g{n}")).unwrap();
+        for n in 0..PERMISSION_LITERALS_MAX {
+            assert_eq!(permissions.check_change(Permission::SendToGroup, &group(n), true), Ok(()));
+            permissions.grant(Permission::SendToGroup, &group(n));
+        }
+        let one_more = group(PERMISSION_LITERALS_MAX);
+        assert_eq!(
+            permissions.check_change(Permission::SendToGroup, &one_more, true),
+            Err(PermissionError::TooManyRules)
+        );
+        assert_eq!(permissions.check_change(Permission::SendToGroup, &group(0), false), Ok(()));
+        assert_eq!(permissions.check_change(Permission::SendToGroup, &one_more, false), Ok(()));
+        assert_eq!(permissions.check_change(Permission::JoinLeaveGroup, &one_more, true), Ok(()));
+    }
+}

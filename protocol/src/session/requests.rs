@@ -1,0 +1,180 @@
+//! A session's requests on their way into the log.
+//!
+//! Requests wait in a queue; at most one batch of them is being appended (R7). A batch is a line of slots that are
+//! settled from the front, so that answers come in the order of the requests. All of it outlives the socket.
+//!
+//! ```text
+//! queue --next_batch--> slots: [answer] [append] [repeat] [append] ...
+//!                              refused  record   same ack id as an earlier slot
+//! ```
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::{AckWindow, Seen};
+use crate::log::{AckKey, BootKey, Record};
+use crate::wire::{AckError, AckId, Downstream, ErrorName, Upstream};
+
+/// One request and its size on the wire.
+#[derive(Debug)]
+pub struct Request {
+    /// What the client asks for.
+    pub message: Upstream,
+    /// Bytes of its frame, for the bound on pending requests.
+    pub bytes: usize,
+}
+
+/// Where a request of the batch stands.
+#[derive(Debug)]
+pub enum Slot {
+    /// Needs no record; answered when its turn comes.
+    Answer(Option<Downstream>),
+    /// Its record is being appended.
+    Append {
+        /// The record.
+        record: Arc<Record>,
+        /// What is known of the append.
+        outcome: Outcome,
+    },
+    /// An ack id that an earlier slot of the batch carries too; its outcome decides.
+    Repeat(AckKey),
+}
+
+/// What is known of an append.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing yet.
+    Pending,
+    /// The record came back from the log and has taken effect.
+    Applied,
+    /// The record is certainly not in the log.
+    Failed,
+}
+
+/// A settled request: what to answer, and what it no longer takes up.
+#[derive(Debug)]
+pub struct Settled {
+    /// For the client, if it wanted an answer.
+    pub answer: Option<Downstream>,
+    /// The request's size on the wire.
+    pub bytes: usize,
+}
+
+/// The queue and the batch.
+#[derive(Debug, Default)]
+pub struct Requests {
+    queue: VecDeque<Request>,
+    batch: VecDeque<(Slot, usize)>,
+    batch_number: u64,
+}
+
+impl Requests {
+    /// Adds a request behind all others.
+    pub fn push(&mut self, request: Request) {
+        self.queue.push_back(request);
+    }
+
+    /// Whether a batch is not settled yet.
+    pub fn has_batch(&self) -> bool {
+        !self.batch.is_empty()
+    }
+
+    /// Whether nothing waits and nothing is being appended.
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty() && self.batch.is_empty()
+    }
+
+    /// Number of the current or last batch, from 1.
+    pub fn batch_number(&self) -> u64 {
+        self.batch_number
+    }
+
+    /// Turns the whole queue into the next batch: `classify` gives each request its slot, told whether the batch
+    /// already appends something under the same ack id. Returns the records to append.
+    pub fn next_batch(&mut self, mut classify: impl FnMut(&Upstream, &[AckId]) -> Slot) -> Vec<Arc<Record>> {
+        let mut records = Vec::new();
+        let mut ack_ids = Vec::new();
+        self.batch_number += 1;
+        for Request { message, bytes } in self.queue.drain(..) {
+            let slot = classify(&message, &ack_ids);
+            if let Slot::Append { record, .. } = &slot {
+                ack_ids.extend(record.key.ack.map(|ack| ack.ack_id));
+                records.push(Arc::clone(record));
+            }
+            self.batch.push_back((slot, bytes));
+        }
+        if self.queue.capacity() > KEPT_CAPACITY {
+            self.queue = VecDeque::new();
+        }
+        records
+    }
+
+    /// Records of the batch whose append has no known outcome.
+    pub fn unsettled(&self) -> impl Iterator<Item = &Arc<Record>> {
+        self.batch.iter().filter_map(|(slot, _)| match slot {
+            Slot::Append { record, outcome: Outcome::Pending } => Some(record),
+            _ => None,
+        })
+    }
+
+    /// Notes the outcome of one record; tells whether the batch was waiting for it.
+    pub fn note(&mut self, key: &BootKey, known: Outcome) -> bool {
+        for (slot, _) in &mut self.batch {
+            if let Slot::Append { record, outcome: outcome @ Outcome::Pending } = slot
+                && record.key.boot == *key
+            {
+                *outcome = known;
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Takes the next request whose turn has come and whose outcome is known.
+    pub fn settle_next(&mut self, window: &AckWindow) -> Option<Settled> {
+        if let Some((Slot::Append { outcome: Outcome::Pending, .. }, _)) = self.batch.front() {
+            return None;
+        }
+        let (slot, bytes) = self.batch.pop_front()?;
+        let answer = match slot {
+            Slot::Answer(answer) => answer,
+            Slot::Append { record, outcome } => record.key.ack.map(|AckKey { ack_id, .. }| Downstream::Ack {
+                ack_id,
+                error: (outcome == Outcome::Failed).then(append_failed),
+            }),
+            Slot::Repeat(AckKey { ack_id, fingerprint }) => Some(Downstream::Ack {
+                ack_id,
+                error: Some(known_ack_error(ack_id, window.look_up(ack_id, fingerprint))),
+            }),
+        };
+        if self.batch.is_empty() && self.batch.capacity() > KEPT_CAPACITY {
+            self.batch = VecDeque::new();
+        }
+        Some(Settled { answer, bytes })
+    }
+}
+
+/// The error for an ack id that was seen before; a request that failed may be tried again.
+pub(super) fn known_ack_error(ack_id: AckId, seen: Seen) -> AckError {
+    match seen {
+        Seen::Duplicate => AckError {
+            name: ErrorName::Duplicate,
+            message: format!("The request with ack id {ack_id} was already executed."),
+        },
+        Seen::Mismatch => AckError {
+            name: ErrorName::PayloadMismatch,
+            message: format!("Another request was already executed with ack id {ack_id}; this one was not."),
+        },
+        Seen::New => append_failed(),
+    }
+}
+
+fn append_failed() -> AckError {
+    AckError {
+        name: ErrorName::InternalServerError,
+        message: "The request could not be stored. It may be sent again with the same ack id.".to_owned(),
+    }
+}
+
+/// Slots that an empty queue keeps, so that a session with little traffic does not allocate for each request.
+const KEPT_CAPACITY: usize = 16;

@@ -1,0 +1,210 @@
+//! One session: who it is, what it may do, what it has executed and what it waits for.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::requests::known_ack_error;
+use super::{
+    AckWindow, AttachEpoch, Outbox, OutboxLimits, Outcome, Permissions, RequestBounds, Requests, Seen,
+    SharedOutbox, Slot,
+};
+use crate::log::{
+    AckKey, Body, EndReason, Fingerprint, Opened, Permission, Proposer, Published, Record, Time,
+};
+use crate::wire::{
+    AckError, AckId, ConnectionId, Downstream, ErrorName, GroupName, Subprotocol, Upstream, UserId,
+};
+
+/// Everything that belongs to a connection id.
+#[derive(Debug)]
+pub struct Session {
+    /// The wire's name of the session.
+    pub connection_id: ConnectionId,
+    /// Whom it acts for.
+    pub user_id: Option<UserId>,
+    /// What its sockets speak.
+    pub subprotocol: Subprotocol,
+    /// What it may do.
+    pub permissions: Permissions,
+    /// Groups that it is in.
+    pub groups: BTreeSet<GroupName>,
+    /// What it has executed.
+    pub window: AckWindow,
+    /// Requests on their way into the log.
+    pub requests: Requests,
+    /// What waits for its client.
+    pub outbox: SharedOutbox,
+    /// How long it waits for its client while detached, in seconds.
+    pub retention_seconds: u32,
+    /// When it expires; set while it is detached.
+    pub expires_at: Option<Time>,
+    /// Where it stands between its first and its last record.
+    pub phase: Phase,
+}
+
+/// ```text
+/// Live --client closed, socket of a session that is not reliable lost--> Finishing --requests settled--> Ending
+/// Live, Finishing --overflow, expiry, violation--> Ending --`Ended` applied--> (gone)
+/// ```
+/// A session whose `Ended` fails to be appended stays in `Ending`: it is doomed, and the append is retried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Open to requests and sockets.
+    Live,
+    /// Takes no more requests; ends when those it has are settled.
+    Finishing(EndReason),
+    /// Its end is being appended.
+    Ending,
+}
+
+impl Session {
+    /// The session that an `Opened` record begins.
+    pub fn new(opened: &Opened, limits: OutboxLimits, bounds: RequestBounds) -> Self {
+        Self {
+            connection_id: opened.connection_id.clone(),
+            user_id: opened.user_id.clone(),
+            subprotocol: opened.subprotocol,
+            permissions: Permissions::from_roles(&opened.roles),
+            groups: opened.groups.iter().cloned().collect(),
+            window: AckWindow::new(opened.ack_window_ids as usize),
+            requests: Requests::default(),
+            outbox: Arc::new(Mutex::new(Outbox::new(opened.subprotocol, limits, bounds))),
+            retention_seconds: opened.retention_seconds,
+            expires_at: None,
+            phase: Phase::Live,
+        }
+    }
+
+    /// Whether this socket is the attached one.
+    pub fn is_attached_to(&self, epoch: AttachEpoch) -> bool {
+        self.outbox.lock().is_current(epoch)
+    }
+
+    /// Turns the waiting requests into the next batch and returns its records. Every refusal is decided here, before
+    /// the append, against applied state and the batch itself (R4).
+    pub fn next_batch(&mut self, now: Time, proposer: &mut Proposer, groups_max: usize) -> Vec<Arc<Record>> {
+        let Self { requests, connection_id, user_id, permissions, groups, window, .. } = self;
+        let judge = Judge { connection_id, user_id: user_id.as_ref(), permissions, window };
+        let mut joined = groups.len();
+        requests.next_batch(|message, ack_ids_in_batch| {
+            if let Some(known) = judge.known_ack_id(message, ack_ids_in_batch) {
+                return known;
+            }
+            let body = match judge.body(message) {
+                Ok(body) => body,
+                Err(answer) => return Slot::Answer(answer),
+            };
+            if matches!(body, Body::Joined { .. }) {
+                if joined >= groups_max {
+                    return Slot::Answer(judge.refusal(message, too_many_groups(groups_max)));
+                }
+                joined += 1;
+            }
+            let ack = message.ack_id().map(|ack_id| AckKey { ack_id, fingerprint: Fingerprint::of(message) });
+            let (key, time) = proposer.next(now, ack);
+            let record = Arc::new(Record { key, time, sequence_ack: None, body });
+            Slot::Append { record, outcome: Outcome::Pending }
+        })
+    }
+}
+
+/// Judges requests against a session's applied state.
+struct Judge<'a> {
+    connection_id: &'a ConnectionId,
+    user_id: Option<&'a UserId>,
+    permissions: &'a Permissions,
+    window: &'a AckWindow,
+}
+
+impl Judge<'_> {
+    fn known_ack_id(&self, message: &Upstream, ack_ids_in_batch: &[AckId]) -> Option<Slot> {
+        let ack_id = message.ack_id()?;
+        let fingerprint = Fingerprint::of(message);
+        match self.window.look_up(ack_id, fingerprint) {
+            Seen::New if ack_ids_in_batch.contains(&ack_id) => {
+                Some(Slot::Repeat(AckKey { ack_id, fingerprint }))
+            }
+            Seen::New => None,
+            seen => Some(Slot::Answer(self.refusal(message, known_ack_error(ack_id, seen)))),
+        }
+    }
+
+    /// The record body of a request, or the answer to one that needs no record.
+    fn body(&self, message: &Upstream) -> Result<Body, Option<Downstream>> {
+        let connection_id = || self.connection_id.clone();
+        match message {
+            Upstream::JoinGroup { group, .. } => {
+                self.require(message, Permission::JoinLeaveGroup, group, "join group")?;
+                Ok(Body::Joined { connection_id: connection_id(), groups: vec![group.clone()] })
+            }
+            Upstream::LeaveGroup { group, .. } => {
+                self.require(message, Permission::JoinLeaveGroup, group, "leave group")?;
+                Ok(Body::Left { connection_id: connection_id(), groups: vec![group.clone()] })
+            }
+            Upstream::SendToGroup { group, payload, metadata, no_echo, ttl_seconds, .. } => {
+                self.require(message, Permission::SendToGroup, group, "send to group")?;
+                Ok(Body::Published(Published {
+                    publisher: Some(connection_id()),
+                    user_id: self.user_id.cloned(),
+                    groups: vec![group.clone()],
+                    no_echo: *no_echo,
+                    ttl_seconds: *ttl_seconds,
+                    payload: payload.clone(),
+                    metadata: metadata.clone(),
+                }))
+            }
+            Upstream::Event { .. } => Err(self.refusal(message, no_event_handler())),
+            Upstream::GroupState { .. } => Err(self.refusal(message, not_offered("Group state"))),
+            Upstream::Invoke { invocation_id, .. } => Err(Some(Downstream::InvokeFailed {
+                invocation_id: invocation_id.clone(),
+                error: no_event_handler(),
+            })),
+            Upstream::Stream { stream_id, .. } => Err(Some(Downstream::StreamClosed {
+                stream_id: stream_id.clone(),
+                error: not_offered("Streams"),
+            })),
+            Upstream::CancelInvocation { .. } | Upstream::SequenceAck { .. } | Upstream::Ping => Err(None),
+        }
+    }
+
+    fn require(
+        &self,
+        message: &Upstream,
+        permission: Permission,
+        group: &GroupName,
+        verb: &str,
+    ) -> Result<(), Option<Downstream>> {
+        if self.permissions.allows(permission, group) {
+            return Ok(());
+        }
+        let message_text = format!("The client does not have permission to {verb} '{group}'.");
+        Err(self.refusal(message, AckError { name: ErrorName::Forbidden, message: message_text }))
+    }
+
+    /// An ack with an error; silence when the client wants no ack.
+    fn refusal(&self, message: &Upstream, error: AckError) -> Option<Downstream> {
+        message.ack_id().map(|ack_id| Downstream::Ack { ack_id, error: Some(error) })
+    }
+}
+
+fn no_event_handler() -> AckError {
+    AckError {
+        name: ErrorName::InternalServerError,
+        message: "No event handler is configured for this event.".to_owned(),
+    }
+}
+
+fn not_offered(what: &str) -> AckError {
+    AckError { name: ErrorName::BadRequest, message: format!("{what}: not offered by this gateway.") }
+}
+
+fn too_many_groups(groups_max: usize) -> AckError {
+    AckError {
+        name: ErrorName::BadRequest,
+        message: format!(
+            "The connection is already in {groups_max} groups, the most that the gateway allows."
+        ),
+    }
+}
