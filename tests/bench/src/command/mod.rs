@@ -1,0 +1,7 @@
+//! The commands: flags to plans to reports.
+
+pub mod accept;
+pub mod fanout;
+pub mod generator;
+pub mod idle_memory;
+pub mod publish;
