@@ -2,7 +2,8 @@
 //!
 //! The floor ([`floor`]) is the least that any server could do for the same traffic, kept in this program so that both
 //! are measured on the same machine within the same minute. Results are CPU time of the server process per operation,
-//! which other users of the machine disturb less than rates and latencies, and best of all the ratio of the two.
+//! which other users of the machine disturb less than rates and latencies, and best of all the ratio of the two. Linux
+//! only: epoll, `/proc` and pinning are what it is made of.
 //!
 //! From leaves to roots: [`frame`], [`handshake`], [`message`], [`token`] and [`endpoint`] are the protocol;
 //! [`poll`] is the sockets; [`procfs`] and [`stats`] are the figures; [`generator`] makes the load; [`process`] starts
