@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::SessionKey;
-use crate::log::{Offset, Permission, Record};
+use crate::log::{Certainty, Offset, Permission, Record};
 use crate::session::{AttachEpoch, PermissionError, Request, SharedOutbox};
 use crate::wire::{Close, ConnectionId, GroupName, ReconnectionToken, Subprotocol, Upstream, UserId};
 
@@ -122,15 +122,6 @@ pub enum SocketEnd {
     ClosedForGood,
     /// The client broke the protocol; the socket is to be closed in this way.
     Violation(Close),
-}
-
-/// Whether an append that failed may have happened all the same.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Certainty {
-    /// None of its records is in the log, now or later.
-    Definite,
-    /// Any prefix of its records may be, or may come to be.
-    Indefinite,
 }
 
 /// One thing that happens to a shard.

@@ -19,8 +19,8 @@ mod repeats;
 mod timer;
 
 pub use input::{
-    AppendId, Attachment, Certainty, CommandError, CommandId, Input, OpenError, OpenId, Opening, Output,
-    Resuming, RuleChange, SessionHandle, SocketEnd,
+    AppendId, Attachment, CommandError, CommandId, Input, OpenError, OpenId, Opening, Output, Resuming,
+    RuleChange, SessionHandle, SocketEnd,
 };
 
 use std::collections::{BTreeMap, VecDeque};

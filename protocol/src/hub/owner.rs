@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use super::timer::Timer;
 use super::{
-    AppendId, Certainty, CommandError, CommandId, Hub, Input, OpenError, OpenId, Opening, Output, Resuming,
-    RuleChange, SessionHandle, SessionKey, SocketEnd,
+    AppendId, CommandError, CommandId, Hub, Input, OpenError, OpenId, Opening, Output, Resuming, RuleChange,
+    SessionHandle, SessionKey, SocketEnd,
 };
-use crate::log::{Body, EndReason, Opened, Record, Time};
+use crate::log::{Body, Certainty, EndReason, Opened, Record, Time};
 use crate::session::{Closing, Outcome, Phase, Request};
 use crate::wire::{Close, Encoding, ReconnectionToken, Upstream};
 

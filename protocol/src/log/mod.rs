@@ -54,3 +54,12 @@ impl fmt::Debug for BootId {
         write!(f, "BootId({:032x})", self.0)
     }
 }
+
+/// Whether an append that failed may have happened all the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Certainty {
+    /// None of its records is in the log, now or later.
+    Definite,
+    /// Any prefix of its records may be, or may come to be.
+    Indefinite,
+}
