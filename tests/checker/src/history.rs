@@ -91,8 +91,11 @@ impl History {
                 return Err(ReadError::LineTooLong { recorder: named(), line });
             }
             if !trimmed.is_empty() {
-                let event = serde_json::from_slice(trimmed)
-                    .map_err(|source| ReadError::NotAnEvent { recorder: named(), line, source })?;
+                let event = serde_json::from_slice(trimmed).map_err(|source| ReadError::NotAnEvent {
+                    recorder: named(),
+                    line,
+                    source,
+                })?;
                 self.push_line(recorder, line, &event);
             }
         }

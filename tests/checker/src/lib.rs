@@ -125,10 +125,33 @@
 //! service's ack window, and drop messages whose sequence id is not above the largest seen. A session whose client acknowledges a sequence id that it
 //! has not seen yet may lose messages by its own fault, and is not judged for loss.
 
+mod acks;
+mod causality;
+mod deliveries;
 mod event;
+mod findings;
 mod history;
+mod ledger;
+mod membership;
+mod sequence;
+mod statistics;
+mod verdict;
 
 pub use event::{
-    Acked, Closed, ClosedBy, Event, Membership, Message, Note, Opened, Publish, Quiesced, SequenceAck, Signal, Socket,
+    Acked, Closed, ClosedBy, Event, Membership, Message, Note, Opened, Publish, Quiesced, SequenceAck,
+    Signal, Socket,
 };
 pub use history::{History, LINE_BYTES_MAX, ReadError, RecorderId};
+pub use statistics::Statistics;
+pub use verdict::{Evidence, KEPT_PER_KIND_MAX, Malformed, SHOWN_MAX, Verdict, Violation, ViolationKind};
+
+/// Judges a history.
+#[must_use]
+pub fn check(history: &History) -> Verdict {
+    let mut findings = findings::Findings::new(history);
+    let causality = causality::Causality::new(&mut findings);
+    let ledger = ledger::Ledger::new(&mut findings);
+    sequence::judge(&mut findings, &ledger);
+    deliveries::judge(&mut findings, &ledger, &causality);
+    findings.into_verdict()
+}
