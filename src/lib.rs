@@ -1,4 +1,26 @@
-//! The Oncewire gateway as a library. The binary is `main.rs`: flags and file to configuration to run.
+//! The Oncewire gateway: a self-hosted publish/subscribe gateway that speaks the Azure Web PubSub protocols, with
+//! exactly-once sessions.
+//!
+//! A message that was acknowledged to its publisher reaches every subscribing session exactly once and in order,
+//! also across dropped sockets. **Each hub is one ordered log, and a session is a fold over that log**; what that
+//! means, and the rules that follow from it, stand at the top of `oncewire_protocol`, which holds everything that is
+//! true without I/O. This crate adds the sockets, the stores and the clock.
+//!
+//! | room | knows | does not know |
+//! |---|---|---|
+//! | `edge` | upgrade, sockets, pings, writing what a session has pending | store, groups, other sockets |
+//! | `engine` | inputs in, outputs out; who owns what | WebSocket frames, HTTP types, file formats |
+//! | `store` | append, tail, trim, checkpoint, durability | sessions, groups, JSON, sockets |
+//! | [`admin`] | the health operation, whether the gateway takes work | hubs, sessions, tokens |
+//! | [`auth`] | keys and tokens | what a permission is used for |
+//! | [`config`] | every key with its unit, default, cost and danger | what a setting does to the part that takes it |
+//! | [`telemetry`] | the log's filter and formats | what is logged |
+//!
+//! Imports run one way only: `main -> {edge, admin} -> engine -> store -> oncewire_protocol`. `auth`,
+//! `config` and `telemetry` are leaves: they import no other room. [`gateway`] puts the rooms together.
 
+pub mod admin;
 pub mod auth;
 pub mod config;
+pub mod gateway;
+pub mod telemetry;

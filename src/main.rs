@@ -1,2 +1,226 @@
-//! The `oncewire` command.
-fn main() {}
+//! The `oncewire` command: flags and file to configuration to run.
+
+mod cli;
+
+use std::fmt::Write as _;
+use std::future::Future;
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::SystemTime;
+
+use anyhow::Context;
+use clap::Parser;
+use oncewire::auth::{AccessKeyError, AccessKeys, ClientGrant, KeyName};
+use oncewire::config::{Config, Overrides, Secret};
+use oncewire::{gateway, telemetry};
+use oncewire_protocol::wire::{GroupName, HubName};
+use url::Url;
+
+use crate::cli::{Cli, Command, Dev, Log, Serve, Token};
+
+/// Many small objects that live as long as a session: the system's allocator would use more memory for them.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// What `dev` serves with. Everybody knows it, so `dev` listens on loopback only.
+const DEVELOPMENT_KEY: &str = "oncewire-development-key-for-loopback-only";
+const DEVELOPMENT_HUB: &str = "chat";
+const DEVELOPMENT_TOKEN_VALIDITY_SECONDS: u64 = 24 * 60 * 60;
+
+/// Why the command ends without success.
+enum Failure {
+    /// The user has to change the command or the configuration: exit code 2.
+    Usage(String),
+    /// Something failed while running: exit code 1.
+    Runtime(anyhow::Error),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Serve(arguments) => serve(&arguments),
+        Command::Dev(arguments) => dev(&arguments),
+        Command::Token(arguments) => token(&arguments),
+    };
+    let (code, message) = match result {
+        Ok(()) => return ExitCode::SUCCESS,
+        Err(Failure::Usage(message)) => (2, message),
+        Err(Failure::Runtime(error)) => (1, format!("{error:#}")),
+    };
+    // Nothing is left to do when standard error is gone.
+    let _ = writeln!(std::io::stderr(), "oncewire: {message}");
+    ExitCode::from(code)
+}
+
+fn serve(arguments: &Serve) -> Result<(), Failure> {
+    let config = Config::load(arguments.config.as_deref(), arguments.overrides()).map_err(usage)?;
+    check_hub_names(&config)?;
+    let access_key = config.access_key.clone().ok_or_else(no_access_key)?;
+    access_keys(&access_key, config.secondary_access_key.as_ref())?;
+    start_logging(&arguments.log)?;
+    for warning in config.warnings() {
+        tracing::warn!("{warning}");
+    }
+    run(config, |endpoint| Ok(connection_string(endpoint, &access_key)))
+}
+
+fn dev(arguments: &Dev) -> Result<(), Failure> {
+    if !arguments.listen.ip().is_loopback() {
+        return Err(Failure::Usage(
+            "dev listens on loopback only, since everybody knows its key; use serve".to_owned(),
+        ));
+    }
+    let access_key = Secret::new(DEVELOPMENT_KEY);
+    let overrides = Overrides {
+        listen: Some(arguments.listen),
+        access_key: Some(access_key.clone()),
+        ..Overrides::default()
+    };
+    let config = Config::from_toml("", overrides).map_err(usage)?;
+    start_logging(&arguments.log)?;
+    run(config, |endpoint| development_greeting(endpoint, &access_key))
+}
+
+fn token(arguments: &Token) -> Result<(), Failure> {
+    let access_key = arguments.access_key().ok_or_else(no_access_key)?;
+    let keys = access_keys(&access_key, None)?;
+    HubName::new(&arguments.hub).map_err(|error| Failure::Usage(format!("--hub: {error}")))?;
+    for group in &arguments.groups {
+        GroupName::new(group).map_err(|error| Failure::Usage(format!("--group {group:?}: {error}")))?;
+    }
+    let endpoint = arguments.endpoint().ok_or_else(|| Failure::Usage("--endpoint is empty".to_owned()))?;
+    let grant = ClientGrant {
+        endpoint,
+        hub: &arguments.hub,
+        user_id: arguments.user.as_deref(),
+        roles: &arguments.roles,
+        groups: &arguments.groups,
+        validity_seconds: u64::from(arguments.minutes) * 60,
+    };
+    let url = keys.client_url(&grant, now_unix_seconds()).map_err(usage)?;
+    print(url.as_str())
+}
+
+/// Binds, says so on standard output, and serves until a signal comes.
+fn run(config: Config, greeting: impl FnOnce(&str) -> Result<String, Failure>) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("can't start the runtime")
+        .map_err(Failure::Runtime)?;
+    runtime.block_on(async {
+        // Before the greeting: whoever has read it may send a signal.
+        let shutdown = signals().context("can't listen for signals").map_err(Failure::Runtime)?;
+        let listener = gateway::bind(&config).await.map_err(runtime_failure)?;
+        let local: SocketAddr = listener.local_addr().map_err(runtime_failure)?;
+        print(&greeting(&config.endpoint(local))?)?;
+        tracing::info!(address = %local, "listening");
+        gateway::run(config, listener, shutdown).await.map_err(runtime_failure)?;
+        tracing::info!("stopped");
+        Ok(())
+    })
+}
+
+/// The one line that holds the access key: it goes to standard output, never into the log.
+fn connection_string(endpoint: &str, access_key: &Secret) -> String {
+    format!("connection string: Endpoint={endpoint};AccessKey={};Version=1.0;", access_key.expose())
+}
+
+/// The connection string, a client URL, and a line that uses it.
+fn development_greeting(endpoint: &str, access_key: &Secret) -> Result<String, Failure> {
+    let base: Url = endpoint.parse().map_err(runtime_failure)?;
+    let roles = ["webpubsub.joinLeaveGroup", "webpubsub.sendToGroup"].map(str::to_owned);
+    let grant = ClientGrant {
+        endpoint: &base,
+        hub: DEVELOPMENT_HUB,
+        user_id: Some("dev"),
+        roles: &roles,
+        groups: &[],
+        validity_seconds: DEVELOPMENT_TOKEN_VALIDITY_SECONDS,
+    };
+    let url = access_keys(access_key, None)?.client_url(&grant, now_unix_seconds()).map_err(usage)?;
+    let mut greeting = connection_string(endpoint, access_key);
+    let _ = write!(
+        greeting,
+        "\nclient URL: {url}\n\n\
+         Try it with Node 22 or later, in as many terminals as you like: each line sent reaches all of them.\n\n\
+         node -e 'const ws = new WebSocket(\"{url}\", \"json.webpubsub.azure.v1\"); \
+         const send = (m) => ws.send(JSON.stringify(m)); \
+         ws.onmessage = (e) => console.log(e.data); \
+         ws.onopen = () => {{ send({{type: \"joinGroup\", group: \"room\", ackId: 1}}); \
+         process.stdin.on(\"data\", (d) => \
+         send({{type: \"sendToGroup\", group: \"room\", dataType: \"text\", data: String(d).trim()}})) }}'\n"
+    );
+    Ok(greeting)
+}
+
+fn start_logging(log: &Log) -> Result<(), Failure> {
+    telemetry::init(log.format, &log.filter).map_err(usage)
+}
+
+fn check_hub_names(config: &Config) -> Result<(), Failure> {
+    for hub in config.hubs.keys() {
+        HubName::new(hub).map_err(|error| Failure::Usage(format!("hubs.{hub:?}: {error}")))?;
+    }
+    Ok(())
+}
+
+fn no_access_key() -> Failure {
+    Failure::Usage(
+        "no access key: set ONCEWIRE_ACCESS_KEY, give --access-key, or (serve) put access_key into the \
+         configuration file; to try things out without one, use oncewire dev"
+            .to_owned(),
+    )
+}
+
+fn access_keys(primary: &Secret, secondary: Option<&Secret>) -> Result<AccessKeys, Failure> {
+    AccessKeys::new(primary.expose(), secondary.map(Secret::expose)).map_err(|error| {
+        let (AccessKeyError::TooShort(name) | AccessKeyError::BadCharacter(name)) = error;
+        let source = match name {
+            KeyName::Primary => "ONCEWIRE_ACCESS_KEY, --access-key or access_key",
+            KeyName::Secondary => "ONCEWIRE_SECONDARY_KEY, --secondary-key or secondary_access_key",
+        };
+        Failure::Usage(format!("{error} ({source})"))
+    })
+}
+
+/// Completes at the first SIGTERM or SIGINT.
+#[cfg(unix)]
+fn signals() -> std::io::Result<impl Future<Output = ()> + Send + 'static> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}
+
+/// Completes at the first Ctrl-C.
+#[cfg(not(unix))]
+fn signals() -> std::io::Result<impl Future<Output = ()> + Send + 'static> {
+    Ok(async {
+        if tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending().await
+        }
+    })
+}
+
+fn now_unix_seconds() -> u64 {
+    // A clock before 1970 makes tokens that have expired, which is then the clock's fault to fix.
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+fn print(text: &str) -> Result<(), Failure> {
+    writeln!(std::io::stdout(), "{text}").context("can't write to standard output").map_err(Failure::Runtime)
+}
+
+fn usage(error: impl std::error::Error) -> Failure {
+    Failure::Usage(error.to_string())
+}
+
+fn runtime_failure(error: impl std::error::Error + Send + Sync + 'static) -> Failure {
+    Failure::Runtime(error.into())
+}

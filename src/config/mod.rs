@@ -137,7 +137,7 @@ pub struct Config {
 }
 
 /// Where logs are kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Store {
     /// In the process: nothing survives it.

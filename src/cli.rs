@@ -1,0 +1,218 @@
+//! The command line: flags, their environment variables and their help.
+//!
+//! Knows: how settings are spelled for a person. Does not know: what they do; every rule about a value that the
+//! configuration file can hold as well is checked there.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use oncewire::config::{Overrides, Secret, Store};
+use oncewire::telemetry::LogFormat;
+use url::Url;
+
+/// A self-hosted publish/subscribe gateway that speaks the Azure Web PubSub protocols, with exactly-once sessions.
+#[derive(Debug, Parser)]
+#[command(name = "oncewire", version, arg_required_else_help = true, after_help = EXAMPLES)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  oncewire dev
+      Try it: serve on loopback with a fixed key and print a client URL.
+  ONCEWIRE_ACCESS_KEY=\"$(openssl rand -base64 48)\" oncewire serve --listen 0.0.0.0:8080 \\
+      --public-url https://chat.example.com
+      Serve behind a proxy that ends TLS.
+  oncewire token --hub chat --user ann --role webpubsub.joinLeaveGroup --role webpubsub.sendToGroup
+      Print a URL with which a client can connect.
+
+Exit codes: 0 success, 1 failure while running, 2 wrong usage or configuration.";
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Serve clients until SIGTERM or SIGINT.
+    #[command(
+        after_help = "When ready, one line on standard output holds the connection string for server SDKs, \
+                            with the access key in it.\n\n\
+                            Settings come from flags, then from the environment, then from the configuration \
+                            file, then from the defaults."
+    )]
+    Serve(Box<Serve>),
+    /// Serve on loopback with a fixed development key, and print what to try next.
+    #[command(after_help = "Everybody knows the development key: for trying things out on one machine only.")]
+    Dev(Dev),
+    /// Print a URL with which a client can connect.
+    #[command(after_help = TOKEN_EXAMPLES)]
+    Token(Token),
+}
+
+const TOKEN_EXAMPLES: &str = "\
+Examples:
+  oncewire token --hub chat --user ann --role webpubsub.joinLeaveGroup --role webpubsub.sendToGroup
+      A user who may join every group and publish to it.
+  oncewire token --hub chat --group news --minutes 1440 --endpoint https://chat.example.com
+      A reader who is in one group from the start, for a day.";
+
+/// Arguments of `serve`.
+#[derive(Debug, Args)]
+pub struct Serve {
+    /// Address and port to listen on; port 0 picks a free one [default: 127.0.0.1:8080]
+    #[arg(long, value_name = "ADDRESS:PORT", env = "ONCEWIRE_LISTEN")]
+    listen: Option<SocketAddr>,
+
+    /// Access key, at least 32 bytes. A command line is visible to every local user: better use the variable
+    #[arg(long, value_name = "KEY", env = "ONCEWIRE_ACCESS_KEY", hide_env_values = true, value_parser = secret)]
+    access_key: Option<Secret>,
+
+    /// A second access key that is accepted too, while keys are being rotated
+    #[arg(long, value_name = "KEY", env = "ONCEWIRE_SECONDARY_KEY", hide_env_values = true, value_parser = secret)]
+    secondary_key: Option<Secret>,
+
+    /// Where sessions and messages are kept [default: memory]
+    #[arg(long, value_enum, env = "ONCEWIRE_STORE")]
+    store: Option<Store>,
+
+    /// Directory of the disk store
+    #[arg(long, value_name = "DIR", env = "ONCEWIRE_DATA_DIR")]
+    data_dir: Option<PathBuf>,
+
+    /// URL under which clients reach this gateway; may be given several times, in the variable with commas
+    #[arg(long = "public-url", value_name = "URL", env = "ONCEWIRE_PUBLIC_URL", value_delimiter = ',')]
+    public_urls: Vec<Url>,
+
+    /// Configuration file in TOML
+    #[arg(long, value_name = "FILE", env = "ONCEWIRE_CONFIG")]
+    pub config: Option<PathBuf>,
+
+    /// How to log.
+    #[command(flatten)]
+    pub log: Log,
+}
+
+impl Serve {
+    /// What flags and environment set, to be laid over the file.
+    pub fn overrides(&self) -> Overrides {
+        Overrides {
+            listen: self.listen,
+            access_key: given(&self.access_key),
+            secondary_access_key: given(&self.secondary_key),
+            public_urls: self.public_urls.clone(),
+            store: self.store,
+            data_dir: self.data_dir.clone(),
+        }
+    }
+}
+
+/// Arguments of `dev`.
+#[derive(Debug, Args)]
+pub struct Dev {
+    /// Loopback address and port to listen on; port 0 picks a free one
+    #[arg(long, value_name = "ADDRESS:PORT", env = "ONCEWIRE_LISTEN", default_value = "127.0.0.1:8080")]
+    pub listen: SocketAddr,
+
+    /// How to log.
+    #[command(flatten)]
+    pub log: Log,
+}
+
+/// Arguments of `token`.
+#[derive(Debug, Args)]
+pub struct Token {
+    /// The hub that the client may connect to
+    #[arg(long, value_name = "HUB", env = "ONCEWIRE_HUB")]
+    pub hub: String,
+
+    /// The user that the client acts for; without it the client is anonymous
+    #[arg(long, value_name = "USER", env = "ONCEWIRE_USER")]
+    pub user: Option<String>,
+
+    /// A role, such as webpubsub.joinLeaveGroup or webpubsub.sendToGroup.news; may be given several times
+    #[arg(long = "role", value_name = "ROLE", env = "ONCEWIRE_ROLE")]
+    pub roles: Vec<String>,
+
+    /// A group that the client is in from the start; may be given several times
+    #[arg(long = "group", value_name = "GROUP", env = "ONCEWIRE_GROUP")]
+    pub groups: Vec<String>,
+
+    /// For how many minutes a client may connect with the URL; a connection made in time stays
+    #[arg(
+        long,
+        value_name = "MINUTES",
+        env = "ONCEWIRE_MINUTES",
+        default_value_t = 60,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub minutes: u32,
+
+    /// URL under which clients reach the gateway; the first, where the variable lists several
+    #[arg(
+        long,
+        visible_alias = "public-url",
+        value_name = "URL",
+        env = "ONCEWIRE_PUBLIC_URL",
+        value_delimiter = ',',
+        default_value = "http://127.0.0.1:8080"
+    )]
+    endpoint: Vec<Url>,
+
+    /// Access key of the gateway. A command line is visible to every local user: better use the variable
+    #[arg(long, value_name = "KEY", env = "ONCEWIRE_ACCESS_KEY", hide_env_values = true, value_parser = secret)]
+    access_key: Option<Secret>,
+}
+
+impl Token {
+    /// The URL under which clients reach the gateway.
+    pub fn endpoint(&self) -> Option<&Url> {
+        self.endpoint.first()
+    }
+
+    /// The access key, if one was given.
+    pub fn access_key(&self) -> Option<Secret> {
+        given(&self.access_key)
+    }
+}
+
+/// How to log.
+#[derive(Debug, Args)]
+pub struct Log {
+    /// Format of the log on standard error
+    #[arg(
+        long = "log-format",
+        value_enum,
+        value_name = "FORMAT",
+        env = "ONCEWIRE_LOG_FORMAT",
+        default_value = "text"
+    )]
+    pub format: LogFormat,
+
+    /// What to log: a level, or a list such as info,oncewire::edge=debug
+    #[arg(long = "log", value_name = "FILTER", env = "ONCEWIRE_LOG", default_value = "info")]
+    pub filter: String,
+}
+
+fn secret(text: &str) -> Result<Secret, Infallible> {
+    Ok(Secret::new(text))
+}
+
+/// A variable that is set to nothing counts as not set: that is how compose files pass what they don't have.
+fn given(secret: &Option<Secret>) -> Option<Secret> {
+    secret.clone().filter(|secret| !secret.expose().is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definitions_are_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,394 @@
+//! The `oncewire` command as its users meet it: flags, environment, exit codes, and what it prints where.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, SystemTime};
+
+use oncewire::auth::{AccessKeys, AudienceContext, ClientClaims, TokenError};
+
+const KEY: &str = "cli-test-key-0123456789abcdef-0123456789";
+/// A safety net for noisy machines; no test waits for it to pass.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The command, shielded from the variables of whoever runs the tests.
+fn oncewire(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oncewire"));
+    command.args(arguments).env_clear().stdin(Stdio::null());
+    command
+}
+
+fn finish(command: &mut Command) -> (i32, String, String) {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (status.code().unwrap(), text(stdout), text(stderr))
+}
+
+/// Expects exit code 2 with nothing on standard output, and returns what was said.
+fn refused(command: &mut Command) -> String {
+    let (code, stdout, stderr) = finish(command);
+    assert_eq!((code, stdout.as_str()), (2, ""), "{stderr}");
+    stderr
+}
+
+/// A running gateway, killed when dropped.
+struct Running {
+    child: Child,
+    lines: Receiver<String>,
+}
+
+impl Running {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line))
+        });
+        Self { child, lines }
+    }
+
+    fn line(&self) -> String {
+        self.lines.recv_timeout(PATIENCE).unwrap()
+    }
+
+    fn signal(&self, name: &str) {
+        let killed = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status();
+        assert!(killed.unwrap().success());
+    }
+
+    /// Waits for the end; returns the exit code and what was logged.
+    fn end(mut self) -> (Option<i32>, String) {
+        let mut log = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        (self.child.wait().unwrap().code(), log)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Both fail when it has ended already, which is what is wanted.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The endpoint and the key in a connection string line.
+fn connection_string(line: &str) -> (String, String) {
+    let (_, parts) = line.split_once("connection string: ").unwrap();
+    let parts: Vec<(&str, &str)> =
+        parts.split_terminator(';').map(|part| part.split_once('=').unwrap()).collect();
+    let [("Endpoint", endpoint), ("AccessKey", key), ("Version", "1.0")] = parts[..] else {
+        panic!("not a connection string: {line}")
+    };
+    (endpoint.to_owned(), key.to_owned())
+}
+
+fn address(endpoint: &str) -> SocketAddr {
+    endpoint.strip_prefix("http://").unwrap().parse().unwrap()
+}
+
+fn health(address: SocketAddr, method: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    write!(stream, "{method} /api/health HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+fn now_unix_seconds() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs()
+}
+
+/// Checks a client URL's token as the gateway would.
+fn verify(
+    url: &str,
+    host: &str,
+    hub: &str,
+    key: &str,
+    after_seconds: u64,
+) -> Result<ClientClaims, TokenError> {
+    let (_, token) = url.split_once("?access_token=").unwrap();
+    let audience = AudienceContext { public_urls: &[], host: Some(host), hub };
+    AccessKeys::new(key, None).unwrap().verify_client_token(
+        token,
+        &audience,
+        now_unix_seconds() + after_seconds,
+    )
+}
+
+#[test]
+fn serve_without_a_key_refuses_to_start() {
+    let message = refused(&mut oncewire(&["serve", "--listen", "127.0.0.1:0"]));
+    assert!(message.contains("no access key") && message.contains("ONCEWIRE_ACCESS_KEY"), "{message}");
+    let message = refused(oncewire(&["serve"]).env("ONCEWIRE_ACCESS_KEY", ""));
+    assert!(message.contains("no access key"), "{message}");
+}
+
+#[test]
+fn a_short_key_is_refused_and_not_shown() {
+    let short = "tiny-secret-of-31-bytes-1234567";
+    let message = refused(&mut oncewire(&["serve", "--access-key", short]));
+    assert!(message.contains("at least 32 bytes") && message.contains("primary"), "{message}");
+    assert!(!message.contains(short), "{message}");
+    let message =
+        refused(oncewire(&["serve"]).env("ONCEWIRE_ACCESS_KEY", KEY).env("ONCEWIRE_SECONDARY_KEY", short));
+    assert!(message.contains("at least 32 bytes") && message.contains("secondary"), "{message}");
+    assert!(!message.contains(short), "{message}");
+}
+
+#[test]
+fn an_unknown_configuration_key_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("oncewire.toml");
+    std::fs::write(&file, format!("access_key = \"{KEY}\"\noutbox_mesages_max = 5\n")).unwrap();
+    let file = file.to_str().unwrap();
+    for command in
+        [&mut oncewire(&["serve", "--config", file]), oncewire(&["serve"]).env("ONCEWIRE_CONFIG", file)]
+    {
+        let message = refused(command);
+        assert!(message.contains("line 2") && message.contains("outbox_mesages_max"), "{message}");
+        assert!(!message.contains(KEY), "{message}");
+    }
+}
+
+#[test]
+fn a_hub_section_needs_a_hubs_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("oncewire.toml");
+    std::fs::write(&file, format!("access_key = \"{KEY}\"\n[hubs.\"no hub\"]\n")).unwrap();
+    let message = refused(&mut oncewire(&["serve", "--config", file.to_str().unwrap()]));
+    assert!(message.contains("no hub"), "{message}");
+}
+
+#[test]
+fn a_missing_configuration_file_is_named() {
+    let message =
+        refused(&mut oncewire(&["serve", "--access-key", KEY, "--config", "/nowhere/oncewire.toml"]));
+    assert!(message.contains("/nowhere/oncewire.toml"), "{message}");
+}
+
+#[test]
+fn the_disk_store_does_not_exist_yet() {
+    for command in [
+        &mut oncewire(&["serve", "--access-key", KEY, "--store", "disk"]),
+        oncewire(&["serve", "--access-key", KEY]).env("ONCEWIRE_STORE", "disk"),
+    ] {
+        let message = refused(command);
+        assert!(message.contains("no disk store yet"), "{message}");
+    }
+}
+
+#[test]
+fn wrong_usage_exits_2() {
+    for arguments in [
+        &["serve", "--access-key", KEY, "--store", "tape"][..],
+        &["serve", "--access-key", KEY, "--listen", "8080"],
+        &["serve", "--access-key", KEY, "--public-url", "ws://chat.example.com"],
+        &["serve", "--access-key", KEY, "--log", "oncewire=loud"],
+        &["serve", "--unknown"],
+        &["dev", "--listen", "0.0.0.0:0"],
+        &["token", "--access-key", KEY],
+        &["token", "--hub", "no hub", "--access-key", KEY],
+        &["token", "--hub", "chat"],
+        &["token", "--hub", "chat", "--access-key", "short"],
+        &["token", "--hub", "chat", "--access-key", KEY, "--minutes", "0"],
+        &["token", "--hub", "chat", "--access-key", KEY, "--group", " "],
+        &["token", "--hub", "chat", "--access-key", KEY, "--endpoint", "wss://chat.example.com"],
+        &["unknown"],
+        &[],
+    ] {
+        let message = refused(&mut oncewire(arguments));
+        assert!(!message.contains(KEY), "{message}");
+    }
+}
+
+#[test]
+fn an_address_in_use_is_a_failure_while_running() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let (code, stdout, stderr) = finish(&mut oncewire(&["serve", "--access-key", KEY, "--listen", &address]));
+    assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
+    assert!(stderr.contains(&address), "{stderr}");
+}
+
+#[test]
+fn serve_prints_where_it_listens_answers_health_and_ends_well_at_a_signal() {
+    for signal in ["TERM", "INT"] {
+        let running =
+            Running::start(&mut oncewire(&["serve", "--access-key", KEY, "--listen", "127.0.0.1:0"]));
+        let (endpoint, key) = connection_string(&running.line());
+        assert_eq!(key, KEY);
+        let address = address(&endpoint);
+        assert_ne!(address.port(), 0);
+        for method in ["HEAD", "GET"] {
+            let answer = health(address, method);
+            assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+            assert!(answer.ends_with("\r\n\r\n"), "{answer}");
+        }
+        running.signal(signal);
+        let (code, log) = running.end();
+        assert_eq!(code, Some(0), "{log}");
+        assert!(!log.contains(KEY), "{log}");
+    }
+}
+
+#[test]
+fn every_flag_of_serve_is_also_a_variable() {
+    let running = Running::start(
+        oncewire(&["serve"])
+            .env("ONCEWIRE_LISTEN", "0.0.0.0:0")
+            .env("ONCEWIRE_ACCESS_KEY", KEY)
+            .env("ONCEWIRE_SECONDARY_KEY", KEY.to_uppercase())
+            .env("ONCEWIRE_STORE", "memory")
+            .env("ONCEWIRE_DATA_DIR", "unused")
+            .env("ONCEWIRE_PUBLIC_URL", "https://chat.example.com/wps,https://other.example.com")
+            .env("ONCEWIRE_LOG", "trace")
+            .env("ONCEWIRE_LOG_FORMAT", "json"),
+    );
+    assert_eq!(
+        running.line(),
+        format!("connection string: Endpoint=https://chat.example.com/wps;AccessKey={KEY};Version=1.0;")
+    );
+    running.signal("TERM");
+    let (code, log) = running.end();
+    assert_eq!(code, Some(0), "{log}");
+    assert!(!log.is_empty() && log.lines().all(|line| line.starts_with('{') && line.ends_with('}')), "{log}");
+    assert!(!log.contains(KEY) && !log.contains(&KEY.to_uppercase()), "{log}");
+}
+
+#[test]
+fn a_wildcard_without_a_public_url_is_announced_as_loopback() {
+    let running = Running::start(&mut oncewire(&["serve", "--access-key", KEY, "--listen", "0.0.0.0:0"]));
+    let (endpoint, _) = connection_string(&running.line());
+    assert!(address(&endpoint).ip().is_loopback());
+    assert!(health(address(&endpoint), "HEAD").starts_with("HTTP/1.1 200 "));
+}
+
+#[test]
+fn flags_win_over_variables_and_both_over_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("oncewire.toml");
+    std::fs::write(
+        &file,
+        "listen = \"192.0.2.1:1\"\naccess_key = \"the-key-of-the-file-0123456789abcdef\"\n",
+    )
+    .unwrap();
+    let running = Running::start(
+        oncewire(&["serve", "--config", file.to_str().unwrap(), "--listen", "127.0.0.1:0"])
+            .env("ONCEWIRE_LISTEN", "192.0.2.2:2")
+            .env("ONCEWIRE_ACCESS_KEY", KEY),
+    );
+    let (endpoint, key) = connection_string(&running.line());
+    assert_eq!((address(&endpoint).ip().is_loopback(), key.as_str()), (true, KEY));
+}
+
+#[test]
+fn doubtful_settings_are_logged_as_warnings() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("oncewire.toml");
+    std::fs::write(&file, "session_retention_seconds = 5\n").unwrap();
+    let running = Running::start(&mut oncewire(&[
+        "serve",
+        "--access-key",
+        KEY,
+        "--listen",
+        "127.0.0.1:0",
+        "--config",
+        file.to_str().unwrap(),
+    ]));
+    running.line();
+    running.signal("TERM");
+    let (_, log) = running.end();
+    assert!(log.contains("WARN") && log.contains("session_retention_seconds"), "{log}");
+}
+
+#[test]
+fn dev_serves_with_a_key_of_its_own_and_prints_a_ready_url() {
+    let running = Running::start(
+        oncewire(&["dev", "--listen", "127.0.0.1:0"]).env("ONCEWIRE_ACCESS_KEY", "not for dev"),
+    );
+    let (endpoint, key) = connection_string(&running.line());
+    let host = address(&endpoint).to_string();
+    let line = running.line();
+    let url = line.strip_prefix("client URL: ").unwrap();
+    assert!(url.starts_with(&format!("ws://{host}/client/hubs/")), "{url}");
+    let (_, hub) = url.split_once('?').unwrap().0.rsplit_once('/').unwrap();
+    let claims = verify(url, &host, hub, &key, 0).unwrap();
+    assert_eq!(claims.roles, ["webpubsub.joinLeaveGroup", "webpubsub.sendToGroup"]);
+    let snippet = std::iter::repeat_with(|| running.line()).find(|line| line.starts_with("node -e")).unwrap();
+    assert!(snippet.contains(url), "{snippet}");
+    running.signal("TERM");
+    assert_eq!(running.end().0, Some(0));
+}
+
+#[test]
+fn token_prints_a_url_whose_token_verifies() {
+    let (code, stdout, stderr) = finish(&mut oncewire(&[
+        "token",
+        "--hub",
+        "Chat",
+        "--user",
+        "ann",
+        "--role",
+        "webpubsub.joinLeaveGroup",
+        "--role",
+        "webpubsub.sendToGroup.a,b",
+        "--group",
+        "g1",
+        "--group",
+        "g2",
+        "--minutes",
+        "10",
+        "--access-key",
+        KEY,
+        "--endpoint",
+        "https://chat.example.com/",
+    ]));
+    assert_eq!((code, stderr.as_str()), (0, ""));
+    let url = stdout.trim_end();
+    assert!(url.starts_with("wss://chat.example.com/client/hubs/Chat?access_token="), "{url}");
+    let expected = ClientClaims {
+        user_id: Some("ann".to_owned()),
+        roles: vec!["webpubsub.joinLeaveGroup".to_owned(), "webpubsub.sendToGroup.a,b".to_owned()],
+        groups: vec!["g1".to_owned(), "g2".to_owned()],
+    };
+    assert_eq!(verify(url, "chat.example.com", "chat", KEY, 0), Ok(expected));
+    // Ten minutes, and the five minutes by which clocks may differ.
+    assert!(verify(url, "chat.example.com", "chat", KEY, 14 * 60).is_ok());
+    assert_eq!(verify(url, "chat.example.com", "chat", KEY, 16 * 60), Err(TokenError::Expired));
+}
+
+#[test]
+fn token_takes_key_and_public_url_from_the_environment() {
+    let mut command = oncewire(&["token", "--hub", "chat"]);
+    let (code, stdout, _) = finish(command.env("ONCEWIRE_ACCESS_KEY", KEY));
+    assert_eq!(code, 0);
+    let url = stdout.trim_end();
+    assert!(url.starts_with("ws://127.0.0.1:8080/client/hubs/chat?access_token="), "{url}");
+    assert_eq!(verify(url, "127.0.0.1:8080", "chat", KEY, 0), Ok(ClientClaims::default()));
+
+    let (_, stdout, _) = finish(command.env("ONCEWIRE_PUBLIC_URL", "https://a.example/x,https://b.example"));
+    assert!(stdout.starts_with("wss://a.example/x/client/hubs/chat?"), "{stdout}");
+}
+
+#[test]
+fn help_explains_and_shows_no_key() {
+    let secret = "help-must-not-show-this-0123456789abcdef";
+    for arguments in
+        [&["--help"][..], &["serve", "--help"], &["serve", "-h"], &["dev", "--help"], &["token", "--help"]]
+    {
+        let mut command = oncewire(arguments);
+        let (code, stdout, _) =
+            finish(command.env("ONCEWIRE_ACCESS_KEY", secret).env("ONCEWIRE_SECONDARY_KEY", secret));
+        assert_eq!(code, 0);
+        assert!(!stdout.contains(secret), "{stdout}");
+    }
+    let (_, stdout, _) = finish(&mut oncewire(&["--help"]));
+    for word in ["serve", "dev", "token", "Examples:", "Exit codes:"] {
+        assert!(stdout.contains(word), "{word} is missing in\n{stdout}");
+    }
+    assert_eq!(finish(&mut oncewire(&["--version"])).0, 0);
+}
