@@ -44,40 +44,46 @@ impl SharedBody {
 
     /// Exactly how many bytes [`SharedBody::write_frame`] appends.
     pub fn frame_bytes(&self, sequence_id: Option<SequenceId>) -> usize {
-        let payload_bytes = self.payload_bytes(sequence_id);
+        let payload_bytes = match (self.form, sequence_id) {
+            (Form::Json, Some(id)) => self.json_bytes(decimal_digits(id)),
+            (Form::Json, None) | (Form::Raw(_), _) => self.bytes.len(),
+        };
         frame_header_bytes(payload_bytes) + payload_bytes
     }
 
     /// Appends one whole frame. Only receivers on a reliable subprotocol have a sequence id.
     pub fn write_frame(&self, sequence_id: Option<SequenceId>, out: &mut BytesMut) {
-        let payload_bytes = self.payload_bytes(sequence_id);
-        out.reserve(frame_header_bytes(payload_bytes) + payload_bytes);
         match (self.form, sequence_id) {
-            (Form::Json, Some(sequence_id)) => {
-                write_frame_header(Opcode::Text, payload_bytes, out);
+            (Form::Json, Some(id)) => {
+                let mut digits = itoa::Buffer::new();
+                let digits = digits.format(id).as_bytes();
+                begin_frame(Opcode::Text, self.json_bytes(digits.len()), out);
                 out.extend_from_slice(JSON_SEQUENCE_ID);
-                out.extend_from_slice(itoa::Buffer::new().format(sequence_id).as_bytes());
+                out.extend_from_slice(digits);
                 out.extend_from_slice(b",");
                 out.extend_from_slice(&self.bytes[1..]);
             }
             (Form::Json, None) => {
-                write_frame_header(Opcode::Text, payload_bytes, out);
+                begin_frame(Opcode::Text, self.bytes.len(), out);
                 out.extend_from_slice(&self.bytes);
             }
             (Form::Raw(opcode), _) => {
-                write_frame_header(opcode, payload_bytes, out);
+                begin_frame(opcode, self.bytes.len(), out);
                 out.extend_from_slice(&self.bytes);
             }
         }
     }
 
-    fn payload_bytes(&self, sequence_id: Option<SequenceId>) -> usize {
-        match (self.form, sequence_id) {
-            // The comma takes the place of the object's own brace.
-            (Form::Json, Some(id)) => JSON_SEQUENCE_ID.len() + decimal_digits(id) + self.bytes.len(),
-            (Form::Json, None) | (Form::Raw(_), _) => self.bytes.len(),
-        }
+    /// Payload of a frame whose sequence id has so many digits. The comma takes the place of the object's own brace.
+    fn json_bytes(&self, digits: usize) -> usize {
+        JSON_SEQUENCE_ID.len() + digits + self.bytes.len()
     }
+}
+
+/// Makes room for the whole frame at once.
+fn begin_frame(opcode: Opcode, payload_bytes: usize, out: &mut BytesMut) {
+    out.reserve(frame_header_bytes(payload_bytes) + payload_bytes);
+    write_frame_header(opcode, payload_bytes, out);
 }
 
 fn decimal_digits(number: u64) -> usize {
