@@ -143,8 +143,8 @@ fn development_greeting(endpoint: &str, access_key: &Secret) -> Result<String, F
     let _ = write!(
         greeting,
         "\nclient URL: {url}\n\n\
-         Try it with Node 22 or later, in as many terminals as you like: each line sent reaches all of them.\n\n\
-         node -e 'const ws = new WebSocket(\"{url}\", \"json.webpubsub.azure.v1\"); \
+         Try it with Node 20.10 or later, in as many terminals as you like: each line sent reaches all of them.\n\n\
+         node --experimental-websocket -e 'const ws = new WebSocket(\"{url}\", \"json.webpubsub.azure.v1\"); \
          const send = (m) => ws.send(JSON.stringify(m)); \
          ws.onmessage = (e) => console.log(e.data); \
          ws.onopen = () => {{ send({{type: \"joinGroup\", group: \"room\", ackId: 1}}); \

@@ -318,7 +318,7 @@ fn dev_serves_with_a_key_of_its_own_and_prints_a_ready_url() {
     let (_, hub) = url.split_once('?').unwrap().0.rsplit_once('/').unwrap();
     let claims = verify(url, &host, hub, &key, 0).unwrap();
     assert_eq!(claims.roles, ["webpubsub.joinLeaveGroup", "webpubsub.sendToGroup"]);
-    let snippet = std::iter::repeat_with(|| running.line()).find(|line| line.starts_with("node -e")).unwrap();
+    let snippet = std::iter::repeat_with(|| running.line()).find(|line| line.starts_with("node ")).unwrap();
     assert!(snippet.contains(url), "{snippet}");
     running.signal("TERM");
     assert_eq!(running.end().0, Some(0));
