@@ -1,5 +1,8 @@
 //! The `oncewire` command as its users meet it: flags, environment, exit codes, and what it prints where.
 
+// Clippy allows these in tests, but does not take the helpers of an integration test for one.
+#![allow(clippy::unwrap_used, clippy::panic)]
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Output, Stdio};
