@@ -13,7 +13,9 @@ use oncewire_protocol::wire::{
     decode_downstream, decode_upstream, encode_downstream, encode_message, encode_upstream, raw,
 };
 
-const FILES: [(&str, fn(&str)); 4] = [
+type Check = fn(&str);
+
+const FILES: [(&str, Check); 4] = [
     ("json-upstream.txt", json_upstream),
     ("json-upstream-refused.txt", json_upstream_refused),
     ("json-downstream.txt", json_downstream),
