@@ -143,7 +143,7 @@ impl Proxy {
         Ok(number)
     }
 
-    /// Draws a fault for each later connection that has no plan, or stops doing so.
+    /// Draws faults for each later connection that has no plan, or stops doing so.
     pub fn set_random(&self, random: Option<RandomFaults>) {
         self.shared.inner.lock().random = random;
     }
@@ -262,9 +262,9 @@ impl Shared {
             return None;
         }
         let number = self.totals.borrow().accepted + 1;
-        let faults = inner.plans.remove(&number).unwrap_or_else(|| {
-            inner.random.as_ref().and_then(|random| random.draw(number)).into_iter().collect()
-        });
+        let planned = inner.plans.remove(&number);
+        let faults =
+            planned.or_else(|| inner.random.as_ref().map(|random| random.draw(number))).unwrap_or_default();
         let connection = Arc::new(Connection::new(number, Arc::clone(self), faults, inner.stalled));
         if inner.connections.len() >= CONNECTIONS_REPORTED_MAX
             && let Some(oldest) =

@@ -1,4 +1,4 @@
-//! Faults drawn from a seed, one for each connection.
+//! Faults drawn from a seed, for each connection.
 //!
 //! The draw depends on the seed and on the connection's number alone, so a client that reconnects in another rhythm still
 //! meets the same fault on its n-th connection.
@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::fault::{Action, Direction, Fault};
 
-/// A seeded schedule: every connection without a plan of its own gets one fault at a random offset.
+/// A seeded schedule: every connection without a plan of its own gets one fault in each direction at random offsets, of
+/// which the first to be reached strikes. One direction alone would leave a client that only listens, or only talks, unharmed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RandomFaults {
@@ -24,22 +25,21 @@ pub struct RandomFaults {
 }
 
 impl RandomFaults {
-    /// The fault of connection number `number`, if it gets one.
-    pub fn draw(&self, number: u64) -> Option<Fault> {
+    /// The faults of connection number `number`: none, or one for each direction.
+    pub fn draw(&self, number: u64) -> Vec<Fault> {
         if self.actions.is_empty() || number > self.connections_max {
-            return None;
+            return Vec::new();
         }
         let mut state = self.seed ^ number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let direction = Direction::BOTH[pick(&mut state, 2)];
         let span = self.bytes_max.saturating_sub(self.bytes_min).saturating_add(1).max(1);
-        let after_bytes = self.bytes_min + split_mix(&mut state) % span;
-        let action = self.actions[pick(&mut state, self.actions.len())];
-        Some(Fault { direction, after_bytes, action })
+        let mut fault = |direction| {
+            let after_bytes = self.bytes_min + split_mix(&mut state) % span;
+            let choice = split_mix(&mut state) % self.actions.len() as u64;
+            let action = self.actions[choice as usize];
+            Fault { direction, after_bytes, action }
+        };
+        Direction::BOTH.map(&mut fault).to_vec()
     }
-}
-
-fn pick(state: &mut u64, choices: usize) -> usize {
-    (split_mix(state) % choices as u64) as usize
 }
 
 /// SplitMix64. Written out because a seed must mean the same faults for ever, which generators of a library do not promise
@@ -75,10 +75,9 @@ mod tests {
 
     #[test]
     fn draws_cover_both_directions_all_actions_and_both_ends_of_the_range() {
-        let drawn: Vec<_> = (1..=1_000).filter_map(|number| faults(1).draw(number)).collect();
-        assert_eq!(drawn.len(), 1_000);
+        let drawn: Vec<_> = (1..=1_000).flat_map(|number| faults(1).draw(number)).collect();
         for direction in Direction::BOTH {
-            assert!(drawn.iter().any(|fault| fault.direction == direction));
+            assert_eq!(drawn.iter().filter(|fault| fault.direction == direction).count(), 1_000);
         }
         for action in faults(1).actions {
             assert!(drawn.iter().any(|fault| fault.action == action));
@@ -89,18 +88,18 @@ mod tests {
 
     #[test]
     fn connections_past_the_last_one_are_left_alone() {
-        assert!(faults(1).draw(1_000).is_some());
-        assert!(faults(1).draw(1_001).is_none());
-        assert!(RandomFaults { actions: Vec::new(), ..faults(1) }.draw(1).is_none());
+        assert_eq!(faults(1).draw(1_000).len(), 2);
+        assert!(faults(1).draw(1_001).is_empty());
+        assert!(RandomFaults { actions: Vec::new(), ..faults(1) }.draw(1).is_empty());
     }
 
     #[test]
     fn the_whole_range_of_offsets_does_not_overflow() {
         let all = RandomFaults { bytes_min: 0, bytes_max: u64::MAX, ..faults(3) };
-        assert!(all.draw(1).is_some());
+        assert_eq!(all.draw(1).len(), 2);
         let one = RandomFaults { bytes_min: 5, bytes_max: 5, ..faults(3) };
-        assert_eq!(one.draw(1).map(|fault| fault.after_bytes), Some(5));
+        assert!(one.draw(1).iter().all(|fault| fault.after_bytes == 5));
         let reversed = RandomFaults { bytes_min: 9, bytes_max: 3, ..faults(3) };
-        assert_eq!(reversed.draw(1).map(|fault| fault.after_bytes), Some(9));
+        assert!(reversed.draw(1).iter().all(|fault| fault.after_bytes == 9));
     }
 }

@@ -366,7 +366,8 @@ async fn random_faults_strike_where_the_seed_says() {
         for number in 1..=20 {
             talk(proxy.address(), &[0; 3_000]).await;
             let report = proxy.report().connections.pop().unwrap();
-            assert_eq!((report.number, report.fault), (number, random.draw(number)));
+            assert_eq!(report.number, number);
+            assert!(random.draw(number).contains(&report.fault.unwrap()));
         }
         let mut client = TcpStream::connect(proxy.address()).await.unwrap();
         exchange(&mut client, &[0; 3_000]).await;
