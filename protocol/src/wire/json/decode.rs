@@ -144,7 +144,7 @@ fn invoke(frame: &Bytes, object: &Object<'_>) -> Result<Upstream, DecodeError> {
         invocation_id: operation_id(object, Property::InvocationId)?,
         event: event_name(object)?,
         payload: payload(frame, object)?,
-        metadata: metadata(object)?.unwrap_or_default(),
+        metadata: object.metadata(Property::Metadata)?.unwrap_or_default(),
     })
 }
 
@@ -158,7 +158,7 @@ fn message(frame: &Bytes, object: &Object<'_>) -> Result<Received, DecodeError> 
     let message = Message {
         sender,
         payload: payload(frame, object)?.ok_or(Property::Data.invalid())?,
-        metadata: metadata(object)?.unwrap_or_default(),
+        metadata: object.metadata(Property::Metadata)?.unwrap_or_default(),
     };
     Ok(Received::Message { message, sequence_id: object.integer(Property::SequenceId)? })
 }
@@ -222,7 +222,7 @@ fn required_error(object: &Object<'_>) -> Result<AckError, DecodeError> {
 
 /// The payload and metadata of a request that has to have one of them; metadata alone stands beside an empty text.
 fn content(frame: &Bytes, object: &Object<'_>) -> Result<(Payload, Metadata), DecodeError> {
-    match (payload(frame, object)?, metadata(object)?) {
+    match (payload(frame, object)?, object.metadata(Property::Metadata)?) {
         (Some(payload), metadata) => Ok((payload, metadata.unwrap_or_default())),
         (None, Some(metadata)) => Ok((Payload { kind: PayloadKind::Text, bytes: Bytes::new() }, metadata)),
         (None, None) => Err(Property::Data.invalid()),
@@ -265,13 +265,4 @@ fn kept(frame: &Bytes, part: &str) -> Bytes {
     } else {
         Bytes::copy_from_slice(part.as_bytes())
     }
-}
-
-fn metadata(object: &Object<'_>) -> Result<Option<Metadata>, DecodeError> {
-    let Some(entries) = object.strings(Property::Metadata)? else { return Ok(None) };
-    let mut metadata = Metadata::default();
-    for (key, value) in &entries {
-        metadata.insert(key, value)?;
-    }
-    Ok(Some(metadata))
 }

@@ -9,8 +9,8 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::wire::DecodeError;
 use crate::wire::limits::JSON_DEPTH_MAX;
+use crate::wire::{DecodeError, Metadata, MetadataError};
 
 macro_rules! properties {
     ($($property:ident = $name:literal,)*) => {
@@ -71,9 +71,6 @@ impl Property {
     }
 }
 
-/// A key and its value.
-pub(super) type StringEntry<'a> = (Cow<'a, str>, Cow<'a, str>);
-
 /// Where the properties of one object stand in its text.
 #[derive(Default)]
 pub(super) struct Object<'a>([Option<&'a str>; Property::COUNT]);
@@ -127,10 +124,10 @@ impl<'a> Object<'a> {
         serde_json::from_str(text).map(Some).map_err(|_| property.invalid())
     }
 
-    /// The entries of an object that holds strings only, in order, repeated keys included.
-    pub(super) fn strings(&self, property: Property) -> Result<Option<Vec<StringEntry<'a>>>, DecodeError> {
+    pub(super) fn metadata(&self, property: Property) -> Result<Option<Metadata>, DecodeError> {
         let Some(text) = self.present(property) else { return Ok(None) };
-        serde_json::from_str(text).map(|Strings(entries)| Some(entries)).map_err(|_| property.invalid())
+        let CheckedMetadata(metadata) = serde_json::from_str(text).map_err(|_| property.invalid())?;
+        Ok(Some(metadata?))
     }
 }
 
@@ -222,32 +219,34 @@ impl<'de> Deserialize<'de> for Name {
     }
 }
 
-struct Strings<'a>(Vec<StringEntry<'a>>);
+/// An object of strings, and whether it may be metadata. Here no key may stand twice.
+struct CheckedMetadata(Result<Metadata, MetadataError>);
 
-impl<'de> Deserialize<'de> for Strings<'de> {
+impl<'de> Deserialize<'de> for CheckedMetadata {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(serde::Deserialize)]
         struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
 
-        struct StringsVisitor;
+        struct MetadataVisitor;
 
-        impl<'de> Visitor<'de> for StringsVisitor {
-            type Value = Strings<'de>;
+        impl<'de> Visitor<'de> for MetadataVisitor {
+            type Value = CheckedMetadata;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object of strings")
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut entries = Vec::new();
+                let mut metadata = Metadata::default();
+                let mut checked = Ok(());
                 while let Some((Text(key), Text(value))) = map.next_entry()? {
-                    entries.push((key, value));
+                    checked = checked.and_then(|()| metadata.insert(&key, &value));
                 }
-                Ok(Strings(entries))
+                Ok(CheckedMetadata(checked.map(|()| metadata)))
             }
         }
 
-        deserializer.deserialize_map(StringsVisitor)
+        deserializer.deserialize_map(MetadataVisitor)
     }
 }
 

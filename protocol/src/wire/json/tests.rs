@@ -173,6 +173,12 @@ fn any_bytes_but_utf8_json_are_refused() {
 }
 
 #[test]
+fn white_space_may_stand_around_a_message() {
+    assert_eq!(up(" \r\n\t{\"type\":\"ping\"}\t\r\n "), Ok(Upstream::Ping));
+    assert_eq!(up("\u{a0}{\"type\":\"ping\"}"), Err(DecodeError::NotAMessage));
+}
+
+#[test]
 fn clients_pass_over_what_they_do_not_know() {
     for text in [
         r#"{"type":"groupStateUpdate","group":"a","items":[]}"#,
