@@ -16,10 +16,19 @@ pub(crate) struct AckId {
     pub(crate) executed: Option<u32>,
     /// The socket on which all tries so far were made.
     pub(crate) socket: Option<u32>,
+    on_last_socket: OneSocket,
     refused: u32,
     uncertain: u32,
     successes: u32,
     duplicates: u32,
+}
+
+/// The tries on one socket, and the acks that came over it since the first of them.
+#[derive(Default)]
+struct OneSocket {
+    socket: u32,
+    tries: u32,
+    answers: u32,
 }
 
 /// What an ack says.
@@ -44,6 +53,24 @@ impl AckId {
     /// Whether every try so far is known to have had no effect, so that only a later one can have any.
     pub(crate) fn all_refused(&self) -> bool {
         self.refused == self.attempts
+    }
+
+    /// Notes a try over `socket`.
+    pub(crate) fn tried_on(&mut self, socket: u32) {
+        if self.on_last_socket.socket != socket {
+            self.on_last_socket = OneSocket { socket, ..Default::default() };
+        }
+        self.on_last_socket.tries += 1;
+    }
+
+    /// Notes an ack that came over `socket`.
+    pub(crate) fn answered_on(&mut self, socket: u32) {
+        self.on_last_socket.answers += u32::from(self.on_last_socket.socket == socket);
+    }
+
+    /// Whether a try on the last socket certainly got no answer.
+    pub(crate) fn lacks_answer(&self) -> bool {
+        self.on_last_socket.answers < self.on_last_socket.tries
     }
 
     /// Takes an answer into account and says which promise it breaks. `tries_max` is how many tries there were of the request

@@ -6,8 +6,9 @@ use crate::causality::Causality;
 use crate::event::{Event, Message};
 use crate::findings::Findings;
 use crate::history::{Name, Place};
-use crate::ledger::{Action, Ledger, Request, Session};
+use crate::ledger::{Action, Ledger, Request};
 use crate::membership::{Memberships, Span};
+use crate::session::Session;
 use crate::verdict::ViolationKind;
 
 pub(crate) fn judge(findings: &mut Findings<'_>, ledger: &Ledger, causality: &Causality) {

@@ -1,12 +1,13 @@
 //! One pass over the events: who the sessions are, what was requested and what is known of its execution. Judges what the acks alone show;
 //! deliveries are judged elsewhere, from what is kept here.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 
 use crate::acks::{AckId, Answer};
-use crate::event::{Acked, ClosedBy, Event, Membership, Opened, Publish, Quiesced};
+use crate::event::{Acked, Event, Membership, Opened, Publish, Quiesced};
 use crate::findings::Findings;
 use crate::history::{Name, Place};
+use crate::session::Session;
 use crate::verdict::ViolationKind;
 
 /// No index.
@@ -26,29 +27,6 @@ pub(crate) struct Ledger {
     ack_id_of: HashMap<(u32, u64), u32>,
     hubs: HashMap<String, u32>,
     streams: HashMap<(u32, Name, Option<Name>), u32>,
-}
-
-/// One connection id.
-pub(crate) struct Session {
-    pub(crate) name: Name,
-    pub(crate) recorder: u32,
-    pub(crate) opened: u32,
-    pub(crate) hub: u32,
-    pub(crate) reliable: bool,
-    pub(crate) observes_sockets: bool,
-    pub(crate) unordered_callbacks: bool,
-    pub(crate) initial_groups: Vec<Name>,
-    /// Indexes of its deliveries.
-    pub(crate) delivered: Vec<u32>,
-    /// The last `quiesced` at which it was open and attached.
-    pub(crate) quiesced: Option<u32>,
-    pub(crate) acks_ahead: bool,
-    sequence_id_seen: u64,
-    attached: bool,
-    closed: Option<(u32, Option<ClosedBy>)>,
-    socket: u32,
-    /// Requests made on the current socket and not acked yet, as far as their ack ids were used on no other.
-    awaiting: VecDeque<(u64, u32)>,
 }
 
 /// One request: a join, a leave or a publish, with all its tries.
@@ -223,24 +201,8 @@ impl Ledger {
         }
         *slot = self.sessions.len() as u32;
         let hubs = self.hubs.len() as u32;
-        self.sessions.push(Session {
-            name: e.connection,
-            recorder: at.recorder,
-            opened: at.index,
-            hub: *self.hubs.entry(findings.history.text(e.hub).to_lowercase()).or_insert(hubs),
-            reliable: e.reliable,
-            observes_sockets: e.observes_sockets,
-            unordered_callbacks: e.unordered_callbacks,
-            initial_groups: e.groups.clone(),
-            delivered: Vec::new(),
-            quiesced: None,
-            acks_ahead: false,
-            sequence_id_seen: 0,
-            attached: true,
-            closed: None,
-            socket: 0,
-            awaiting: VecDeque::new(),
-        });
+        let hub = *self.hubs.entry(findings.history.text(e.hub).to_lowercase()).or_insert(hubs);
+        self.sessions.push(Session::new(at, hub, e));
     }
 
     fn quiesce(&mut self, findings: &mut Findings<'_>, at: Place, e: &Quiesced<Name>) {
@@ -251,7 +213,7 @@ impl Ledger {
             for connection in connections {
                 match self.session(at, *connection) {
                     Some(id) if self.sessions[id as usize].closed.is_none() => {
-                        self.sessions[id as usize].quiesced = Some(at.index);
+                        self.sessions[id as usize].quiesce(findings, at, &self.ack_ids);
                     }
                     _ => {
                         findings.malformed(at, "`connections` names one that this recorder doesn't hold open")
@@ -262,7 +224,7 @@ impl Ledger {
         }
         for session in &mut self.sessions {
             if session.recorder == at.recorder && session.attached {
-                session.quiesced = Some(at.index);
+                session.quiesce(findings, at, &self.ack_ids);
             }
         }
     }
@@ -333,8 +295,9 @@ impl Ledger {
         if slot.socket != socket {
             slot.socket = None;
         }
-        if state.observes_sockets && slot.socket.is_some() {
-            state.awaiting.push_back((number, at.index));
+        if state.observes_sockets && state.attached {
+            slot.tried_on(state.socket);
+            state.ask(slot_id, number, at.index, slot.socket.is_some());
         }
         let all_refused = slot.all_refused();
         slot.attempts += 1;
@@ -388,6 +351,9 @@ impl Ledger {
         let slot = &mut self.ack_ids[slot_id as usize];
         findings.statistics.mismatches_judged += u64::from(slot.contents > 1);
         let state = &mut self.sessions[session as usize];
+        if state.attached {
+            slot.answered_on(state.socket);
+        }
         let one_socket = state.attached && slot.socket == Some(state.socket);
         if state.observes_sockets && one_socket {
             state.judge_ack_order(findings, at, e.ack_id);
@@ -453,44 +419,5 @@ impl Ledger {
                     self.ack_ids[request.ack_id as usize].all_refused() || winner.is_some_and(|w| w != id);
             }
         }
-    }
-}
-
-impl Session {
-    fn detach(&mut self) {
-        self.attached = false;
-        self.awaiting.clear();
-    }
-
-    fn resume(&mut self, findings: &mut Findings<'_>, at: Place) {
-        if !self.reliable {
-            return findings.malformed(at, "a session that isn't reliable can't be resumed");
-        }
-        if let Some((index, Some(ClosedBy::Server))) = self.closed {
-            let closed = Place { recorder: at.recorder, index };
-            return findings.violation(ViolationKind::ResumedAfterClose, [closed, at], |history| {
-                format!("{} was resumed although the service had ended it", history.text(self.name))
-            });
-        }
-        self.detach();
-        self.attached = self.closed.is_none();
-        self.socket += 1;
-    }
-
-    fn judge_ack_order(&mut self, findings: &mut Findings<'_>, at: Place, ack_id: u64) {
-        let Some(position) = self.awaiting.iter().position(|(awaited, _)| *awaited == ack_id) else { return };
-        findings.statistics.ack_order_judged += 1;
-        if position > 0 {
-            let earlier = Place { recorder: at.recorder, index: self.awaiting[0].1 };
-            let asked = Place { recorder: at.recorder, index: self.awaiting[position].1 };
-            findings.violation(ViolationKind::AckOutOfOrder, [earlier, asked, at], |history| {
-                format!(
-                    "{}: ack id {ack_id} was acked before {}",
-                    history.text(self.name),
-                    self.awaiting[0].0
-                )
-            });
-        }
-        self.awaiting.remove(position);
     }
 }

@@ -78,8 +78,9 @@
 //!   them again before it reported `connected`. (Messages may reach such an SDK before it reports the connection id: hold back
 //!   what you see until the id is known, then write `opened` first.)
 //! * `observes_sockets` (default false): this recorder sees the socket itself. It writes `dropped` and `resumed` for every change of socket,
-//!   and frames in the order in which they were read. It permits the judgements about one socket: acks in the order of requests, a publisher's own message
-//!   before its ack, redelivery. Leave it false behind an SDK that recovers without telling.
+//!   and frames in the order in which they were read. It permits the judgements about one socket: every request is acked, in the order of requests, a publisher's own message
+//!   comes before its ack, redelivery is complete. What an older socket still yields after `resumed` must not be written, and a request that was
+//!   never handed to a socket must either not be written or be followed by `dropped`. Leave it false behind an SDK that recovers without telling.
 //! * `unordered_callbacks` (default false): the SDK runs callbacks concurrently (the synchronous Python client does). The order of messages
 //!   is then judged by their sequence ids, and nothing is concluded from the order of `delivered` lines.
 //!
@@ -108,8 +109,8 @@
 //!
 //! `quiesced`
 //! * Promise of its writer: all recorders have stopped publishing, and everything that has to arrive has had all the time it needs.
-//!   It demands completeness of this recorder's sessions that are open and attached, or of those in `connections` when that is given: behind an
-//!   SDK that hides drops, list the connections that have just answered (an ack read after the last publish, say).
+//!   It demands completeness of this recorder's sessions that are open and attached, or of those in `connections` when that is given. A socket can be dead without
+//!   anyone's notice: behind an SDK that hides drops, list the connections that have just answered (an ack read after the last publish, say).
 //! * Publishes that this recorder sees acked only afterwards are not demanded. What arrives after `quiesced` counts as arrived.
 //!
 //! ## Several recorders
@@ -134,6 +135,7 @@ mod history;
 mod ledger;
 mod membership;
 mod sequence;
+mod session;
 mod statistics;
 mod verdict;
 

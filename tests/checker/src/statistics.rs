@@ -78,6 +78,8 @@ statistics! {
     order_judged,
     /// Deliveries counted against the requests that could explain them.
     copies_judged,
+    /// Tries that had to be acked by `quiesced`.
+    answers_demanded,
     /// Acks compared with the order of requests on their socket.
     ack_order_judged,
     /// Own messages compared with the place of their ack.

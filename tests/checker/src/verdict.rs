@@ -128,6 +128,8 @@ pub enum ViolationKind {
     MismatchAccepted,
     /// A `PayloadMismatch` came although the ack id was used for one request only.
     MismatchUnfounded,
+    /// A request got no ack on the socket on which it was made last, although that socket was open until `quiesced`.
+    Unanswered,
     /// On one socket, a request was acked before an earlier one.
     AckOutOfOrder,
     /// A publisher that certainly was a member got its own message only after the message's ack, on one socket.
@@ -138,7 +140,7 @@ pub enum ViolationKind {
 
 impl ViolationKind {
     /// All kinds.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::Lost,
         Self::Duplicated,
         Self::OutOfOrder,
@@ -161,6 +163,7 @@ impl ViolationKind {
         Self::DuplicateOfNothing,
         Self::MismatchAccepted,
         Self::MismatchUnfounded,
+        Self::Unanswered,
         Self::AckOutOfOrder,
         Self::AckBeforeOwnMessage,
         Self::ResumedAfterClose,
