@@ -167,12 +167,18 @@ pub enum Outcome {
     Done,
     /// Executed earlier, with the same ack id; a success.
     Duplicate,
-    /// Not executed. Asking again in the same way is of no use, or has been tried often enough.
-    Refused(AckError),
+    /// Asking again in the same way is of no use, or has been tried often enough.
+    Refused {
+        /// Why.
+        error: AckError,
+        /// Whether it may have been executed all the same: it was sent more than once, and this answers only one of
+        /// the copies.
+        may_have_happened: bool,
+    },
     /// Sent, but no answer came: it may have been executed, or may not.
     Unknown,
-    /// Never sent, so certainly not executed.
-    NotSent,
+    /// Given up before it was sent, or while it waited to be sent again after a failure; certainly not executed.
+    NotExecuted,
 }
 
 /// Why a request was not taken.

@@ -33,11 +33,12 @@ pub use settings::{ClientSettings, QUICK_ACK_JUMP};
 use std::collections::{BTreeSet, VecDeque};
 
 use connection::{Session, State};
-use requests::{Awaiting, Membership, Order, Pending, Requests};
+use requests::{Membership, Pending, Requests};
+
+use bytes::Bytes;
 
 use crate::wire::{
-    AckError, AckId, ConnectionId, Encoding, ErrorName, FrameKind, GroupName, SequenceId, Upstream,
-    encode_upstream,
+    AckId, ConnectionId, Encoding, FrameKind, GroupName, SequenceId, Upstream, encode_upstream,
 };
 
 /// One client. See the module.
@@ -92,7 +93,7 @@ impl Client {
     /// An ack id that no request of this client has used. Ids go on counting over sessions.
     pub fn fresh_ack_id(&mut self) -> AckId {
         let ack_id = self.next_ack_id;
-        self.next_ack_id += 1;
+        self.next_ack_id = ack_id.wrapping_add(1);
         ack_id
     }
 
@@ -131,7 +132,7 @@ impl Client {
             return Err(RequestError::TooManyGroups);
         }
         // A chosen id never meets a counted one that comes later.
-        self.next_ack_id = self.next_ack_id.max(ack_id.saturating_add(1));
+        self.next_ack_id = self.next_ack_id.max(ack_id.wrapping_add(1));
         let order = self.requests.push(Pending::new(ack_id, data, membership, false));
         if self.can_send() {
             self.send_pending(now, order);
@@ -173,148 +174,11 @@ impl Client {
         self.send(data);
     }
 
-    fn send(&mut self, data: bytes::Bytes) {
+    fn send(&mut self, data: Bytes) {
         let Some(socket) = self.open_socket() else { return };
         let kind = match self.encoding() {
             Encoding::Json | Encoding::Raw => FrameKind::Text,
         };
         self.outputs.push_back(Output::Send { socket, frame: Frame { kind, data } });
-    }
-
-    /// Sends one request and waits for its answer.
-    fn send_pending(&mut self, now: ClientTime, order: Order) {
-        let Some(pending) = self.requests.get_mut(order) else { return };
-        pending.is_sent = true;
-        pending.awaiting = Awaiting::Answer;
-        let data = pending.data.clone();
-        let due = self.settings.ack_timeout_ms.map(|ms| now.plus_ms(ms));
-        self.requests.set_due(order, due);
-        self.send(data);
-    }
-
-    /// All that has no outcome goes to the new socket of the same session, in the original order.
-    fn resend_requests(&mut self, now: ClientTime) {
-        for order in self.requests.orders() {
-            self.send_pending(now, order);
-        }
-    }
-
-    fn send_unsent_requests(&mut self, now: ClientTime) {
-        for order in self.requests.unsent() {
-            self.send_pending(now, order);
-        }
-    }
-
-    /// Joins the client's groups in a new session, before anything that has not been sent yet.
-    fn rejoin(&mut self, now: ClientTime) {
-        if self.settings.auto_rejoin && !self.groups.is_empty() {
-            let (sent, unsent): (Vec<_>, Vec<_>) =
-                self.requests.drain().into_iter().partition(|pending| pending.is_sent);
-            sent.into_iter().for_each(|pending| drop(self.requests.push(pending)));
-            for group in self.groups.clone() {
-                let ack_id = self.fresh_ack_id();
-                let join = Upstream::JoinGroup { group: group.clone(), ack_id: Some(ack_id) };
-                let data = encode_upstream(self.encoding(), &join);
-                self.requests.push(Pending::new(ack_id, data, Membership::Joins(group), true));
-            }
-            unsent.into_iter().for_each(|pending| drop(self.requests.push(pending)));
-        }
-        self.send_unsent_requests(now);
-    }
-
-    fn acked(&mut self, now: ClientTime, ack_id: AckId, error: Option<AckError>) {
-        let Some(order) = self.requests.sent_with(ack_id) else { return };
-        let outcome = match error {
-            None => Outcome::Done,
-            Some(error) => match error.name {
-                ErrorName::Duplicate => Outcome::Duplicate,
-                ErrorName::InternalServerError if self.may_retry(order) => {
-                    let due = now.plus_ms(self.settings.request_retry_ms);
-                    if let Some(pending) = self.requests.get_mut(order) {
-                        pending.awaiting = Awaiting::Retry;
-                    }
-                    self.requests.set_due(order, Some(due));
-                    return;
-                }
-                ErrorName::InternalServerError
-                | ErrorName::Forbidden
-                | ErrorName::PayloadMismatch
-                | ErrorName::BadRequest => Outcome::Refused(error),
-            },
-        };
-        self.settle(order, outcome);
-    }
-
-    /// Uses up one of the request's retries.
-    fn may_retry(&mut self, order: Order) -> bool {
-        let retries_max = self.settings.request_retries_max;
-        let Some(pending) = self.requests.get_mut(order) else { return false };
-        let may = pending.retries < retries_max;
-        pending.retries += u32::from(may);
-        may
-    }
-
-    fn settle(&mut self, order: Order, outcome: Outcome) {
-        let Some(pending) = self.requests.remove(order) else { return };
-        let succeeded = matches!(outcome, Outcome::Done | Outcome::Duplicate);
-        match pending.membership {
-            Membership::Joins(group) if pending.is_rejoin => {
-                if !succeeded {
-                    self.groups.remove(&group);
-                    let error = if let Outcome::Refused(error) = outcome { Some(error) } else { None };
-                    self.outputs.push_back(Output::RejoinFailed { group, error });
-                }
-                return;
-            }
-            Membership::Joins(group) if succeeded && self.settings.auto_rejoin => {
-                self.groups.insert(group);
-            }
-            Membership::Leaves(group) if succeeded => {
-                self.groups.remove(&group);
-            }
-            _ => {}
-        }
-        self.outputs.push_back(Output::Outcome { ack_id: pending.ack_id, outcome });
-    }
-
-    fn fire_request_timers(&mut self, now: ClientTime) {
-        for order in self.requests.due_by(now) {
-            let is_retry =
-                self.requests.get_mut(order).is_some_and(|pending| pending.awaiting == Awaiting::Retry);
-            if is_retry || self.may_retry(order) {
-                self.send_pending(now, order);
-            } else {
-                self.settle(order, Outcome::Unknown);
-            }
-        }
-    }
-
-    /// The session that requests were sent to is gone, and its memory of ack ids with it.
-    fn requests_lost_session(&mut self) {
-        for mut pending in self.requests.drain() {
-            if let Membership::Leaves(group) = &pending.membership {
-                self.groups.remove(group);
-            }
-            if pending.is_rejoin {
-                continue;
-            }
-            if !pending.is_sent || self.settings.resend_to_new_session {
-                pending.is_sent = false;
-                self.requests.push(pending);
-            } else {
-                self.outputs.push_back(Output::Outcome { ack_id: pending.ack_id, outcome: Outcome::Unknown });
-            }
-        }
-        self.requests.stop_timers();
-    }
-
-    /// The application stops: whatever waits gets its outcome.
-    fn give_up_requests(&mut self) {
-        for pending in self.requests.drain() {
-            if !pending.is_rejoin {
-                let outcome = if pending.is_sent { Outcome::Unknown } else { Outcome::NotSent };
-                self.outputs.push_back(Output::Outcome { ack_id: pending.ack_id, outcome });
-            }
-        }
     }
 }

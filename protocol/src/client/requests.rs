@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 
-use super::ClientTime;
-use crate::wire::{AckId, GroupName};
+use super::{Client, ClientTime, Outcome, Output};
+use crate::wire::{AckError, AckId, ErrorName, GroupName, Upstream, encode_upstream};
 
 /// A request's place in the line; never used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,8 +37,10 @@ pub(super) struct Pending {
     pub(super) is_rejoin: bool,
     /// Sent to the session at hand.
     pub(super) is_sent: bool,
-    pub(super) awaiting: Awaiting,
-    pub(super) retries: u32,
+    awaiting: Awaiting,
+    /// Copies of it, sent to the session at hand, whose answer has not come, and may never: it is in doubt.
+    unanswered: u32,
+    retries: u32,
     due: Option<ClientTime>,
 }
 
@@ -51,9 +53,24 @@ impl Pending {
             is_rejoin,
             is_sent: false,
             awaiting: Awaiting::Answer,
+            unanswered: 0,
             retries: 0,
             due: None,
         }
+    }
+
+    /// Uses up one of the retries.
+    fn may_retry(&mut self, retries_max: u32) -> bool {
+        let may = self.retries < retries_max;
+        self.retries += u32::from(may);
+        may
+    }
+
+    fn forget_session(&mut self) {
+        self.is_sent = false;
+        self.unanswered = 0;
+        self.awaiting = Awaiting::Answer;
+        self.due = None;
     }
 }
 
@@ -157,5 +174,145 @@ impl Requests {
         self.due.clear();
         self.bytes = 0;
         std::mem::take(&mut self.line).into_values().collect()
+    }
+}
+
+impl Client {
+    /// Sends one request and waits for its answer.
+    pub(super) fn send_pending(&mut self, now: ClientTime, order: Order) {
+        let Some(pending) = self.requests.get_mut(order) else { return };
+        pending.is_sent = true;
+        pending.unanswered += 1;
+        pending.awaiting = Awaiting::Answer;
+        let data = pending.data.clone();
+        let due = self.settings.ack_timeout_ms.map(|ms| now.plus_ms(ms));
+        self.requests.set_due(order, due);
+        self.send(data);
+    }
+
+    /// All that has no outcome goes to the new socket of the same session, in the original order.
+    pub(super) fn resend_requests(&mut self, now: ClientTime) {
+        for order in self.requests.orders() {
+            self.send_pending(now, order);
+        }
+    }
+
+    pub(super) fn send_unsent_requests(&mut self, now: ClientTime) {
+        for order in self.requests.unsent() {
+            self.send_pending(now, order);
+        }
+    }
+
+    /// Joins the client's groups in a new session, before anything that has not been sent yet.
+    pub(super) fn rejoin(&mut self, now: ClientTime) {
+        if self.settings.auto_rejoin && !self.groups.is_empty() {
+            let (sent, unsent): (Vec<_>, Vec<_>) =
+                self.requests.drain().into_iter().partition(|pending| pending.is_sent);
+            for pending in sent {
+                self.requests.push(pending);
+            }
+            for group in self.groups.clone() {
+                let ack_id = self.fresh_ack_id();
+                let join = Upstream::JoinGroup { group: group.clone(), ack_id: Some(ack_id) };
+                let data = encode_upstream(self.encoding(), &join);
+                self.requests.push(Pending::new(ack_id, data, Membership::Joins(group), true));
+            }
+            for pending in unsent {
+                self.requests.push(pending);
+            }
+        }
+        self.send_unsent_requests(now);
+    }
+
+    pub(super) fn acked(&mut self, now: ClientTime, ack_id: AckId, error: Option<AckError>) {
+        let Some(order) = self.requests.sent_with(ack_id) else { return };
+        let Some(pending) = self.requests.get_mut(order) else { return };
+        pending.unanswered = pending.unanswered.saturating_sub(1);
+        let may_have_happened = pending.unanswered > 0;
+        let outcome = match error {
+            None => Outcome::Done,
+            Some(error) => match error.name {
+                ErrorName::Duplicate => Outcome::Duplicate,
+                ErrorName::InternalServerError if pending.may_retry(self.settings.request_retries_max) => {
+                    pending.awaiting = Awaiting::Retry;
+                    self.requests.set_due(order, Some(now.plus_ms(self.settings.request_retry_ms)));
+                    return;
+                }
+                ErrorName::InternalServerError
+                | ErrorName::Forbidden
+                | ErrorName::PayloadMismatch
+                | ErrorName::BadRequest => Outcome::Refused { error, may_have_happened },
+            },
+        };
+        self.settle(order, outcome);
+    }
+
+    fn settle(&mut self, order: Order, outcome: Outcome) {
+        let Some(pending) = self.requests.remove(order) else { return };
+        let succeeded = matches!(outcome, Outcome::Done | Outcome::Duplicate);
+        match pending.membership {
+            Membership::Joins(group) if pending.is_rejoin => {
+                if !succeeded {
+                    self.groups.remove(&group);
+                    let error = if let Outcome::Refused { error, .. } = outcome { Some(error) } else { None };
+                    self.outputs.push_back(Output::RejoinFailed { group, error });
+                }
+                return;
+            }
+            Membership::Joins(group) if succeeded && self.settings.auto_rejoin => {
+                self.groups.insert(group);
+            }
+            Membership::Leaves(group) if succeeded => {
+                self.groups.remove(&group);
+            }
+            _ => {}
+        }
+        self.outputs.push_back(Output::Outcome { ack_id: pending.ack_id, outcome });
+    }
+
+    pub(super) fn fire_request_timers(&mut self, now: ClientTime) {
+        for order in self.requests.due_by(now) {
+            let retries_max = self.settings.request_retries_max;
+            let may_send = self.requests.get_mut(order).is_some_and(|pending| match pending.awaiting {
+                Awaiting::Retry => true,
+                Awaiting::Answer => pending.may_retry(retries_max),
+            });
+            if may_send {
+                self.send_pending(now, order);
+            } else {
+                self.settle(order, Outcome::Unknown);
+            }
+        }
+    }
+
+    /// The session that requests were sent to is gone, and its memory of ack ids with it. Those that it certainly
+    /// has not executed wait for the next one.
+    pub(super) fn requests_lost_session(&mut self) {
+        for mut pending in self.requests.drain() {
+            if let Membership::Leaves(group) = &pending.membership {
+                self.groups.remove(group);
+            }
+            if pending.is_rejoin {
+                continue;
+            }
+            let is_in_doubt = pending.unanswered > 0;
+            let may_resend = self.settings.resend_to_new_session;
+            if !is_in_doubt || (may_resend && pending.may_retry(self.settings.request_retries_max)) {
+                pending.forget_session();
+                self.requests.push(pending);
+            } else {
+                self.outputs.push_back(Output::Outcome { ack_id: pending.ack_id, outcome: Outcome::Unknown });
+            }
+        }
+    }
+
+    /// The application stops: whatever waits gets its outcome.
+    pub(super) fn give_up_requests(&mut self) {
+        for pending in self.requests.drain() {
+            if !pending.is_rejoin {
+                let outcome = if pending.unanswered > 0 { Outcome::Unknown } else { Outcome::NotExecuted };
+                self.outputs.push_back(Output::Outcome { ack_id: pending.ack_id, outcome });
+            }
+        }
     }
 }
