@@ -9,8 +9,8 @@
 //! | room | knows | does not know |
 //! |---|---|---|
 //! | `edge` | upgrade, sockets, pings, writing what a session has pending | store, groups, other sockets |
-//! | `engine` | inputs in, outputs out; who owns what | WebSocket frames, HTTP types, file formats |
-//! | `store` | append, tail, trim, checkpoint, durability | sessions, groups, JSON, sockets |
+//! | [`engine`] | inputs in, outputs out; who owns what | WebSocket frames, HTTP types, file formats |
+//! | [`store`] | append, tail, trim, checkpoint, durability | sessions, groups, JSON, sockets |
 //! | [`admin`] | the health operation, whether the gateway takes work | hubs, sessions, tokens |
 //! | [`auth`] | keys and tokens | what a permission is used for |
 //! | [`config`] | every key with its unit, default, cost and danger | what a setting does to the part that takes it |
@@ -22,5 +22,7 @@
 pub mod admin;
 pub mod auth;
 pub mod config;
+pub mod engine;
 pub mod gateway;
+pub mod store;
 pub mod telemetry;

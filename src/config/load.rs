@@ -109,6 +109,7 @@ impl Config {
             ("pending_request_bytes_max", self.pending_request_bytes_max as u64, 1..=GIB),
             ("pending_reply_bytes_max", self.pending_reply_bytes_max as u64, 1..=64 * MIB),
             ("groups_per_session_max", self.groups_per_session_max as u64, 1..=1_000_000),
+            ("hub_shards", u64::from(self.hub_shards), 1..=64),
         ];
         numbers.extend(whole.map(|(key, value, range)| (key.to_owned(), value, range)));
         numbers

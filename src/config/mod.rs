@@ -132,6 +132,10 @@ pub struct Config {
     /// for each membership, and all of them are part of the session's checkpoint.
     pub groups_per_session_max: usize,
 
+    /// Into how many shards each hub's sessions are divided; each shard is served by one core at a time. Default 1,
+    /// 1 to 64. Cost: every shard folds the whole log of its hub. On two cores more than one gains nothing.
+    pub hub_shards: u16,
+
     /// Settings of single hubs, by the hub's name in lower case: `[hubs."name"]` in the file.
     pub hubs: BTreeMap<String, HubOverrides>,
 }
@@ -187,6 +191,7 @@ impl Default for Config {
             pending_request_bytes_max: 4 * MIB,
             pending_reply_bytes_max: 64 * 1024,
             groups_per_session_max: 10_000,
+            hub_shards: 1,
             hubs: BTreeMap::new(),
         }
     }

@@ -61,6 +61,7 @@ fn every_key_can_be_set() {
         pending_request_bytes_max = 15
         pending_reply_bytes_max = 16
         groups_per_session_max = 17
+        hub_shards = 3
 
         [hubs."chat"]
         anonymous = true
@@ -99,6 +100,7 @@ fn every_key_can_be_set() {
         pending_request_bytes_max: 15,
         pending_reply_bytes_max: 16,
         groups_per_session_max: 17,
+        hub_shards: 3,
         hubs: BTreeMap::from([(
             "chat".to_owned(),
             HubOverrides {
@@ -209,6 +211,7 @@ fn numbers_out_of_range_are_refused_by_key() {
         ("pending_request_bytes_max", 1, 1 << 30),
         ("pending_reply_bytes_max", 1, 64 << 20),
         ("groups_per_session_max", 1, 1_000_000),
+        ("hub_shards", 1, 64),
     ] {
         for good in [minimum, maximum] {
             assert!(read(&format!("{key} = {good}")).is_ok(), "{key} = {good}");

@@ -175,6 +175,11 @@ impl Hub {
         self.woken.drain(..).for_each(Waker::wake);
     }
 
+    /// Which shard this is.
+    pub fn shard(&self) -> Shard {
+        self.shard
+    }
+
     /// Whether the shard takes sockets.
     pub fn is_live(&self) -> bool {
         self.is_live

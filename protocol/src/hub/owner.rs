@@ -72,8 +72,14 @@ impl Hub {
         if !session.subprotocol.is_reliable() || session.subprotocol != subprotocol {
             return self.refuse(open, OpenError::Refused);
         }
-        if session.phase != Phase::Live {
-            return self.refuse(open, OpenError::Unavailable);
+        match session.phase {
+            Phase::Live => {}
+            // The client itself made the end: whatever becomes of the record, it has nothing to come back to.
+            Phase::Finishing(EndReason::ClientClosed | EndReason::ProtocolViolation)
+            | Phase::Ending(EndReason::ClientClosed | EndReason::ProtocolViolation) => {
+                return self.refuse(open, OpenError::Refused);
+            }
+            Phase::Finishing(_) | Phase::Ending(_) => return self.refuse(open, OpenError::Unavailable),
         }
         let attachment = self.attach(key);
         self.outputs.push_back(Output::Opened { open, outcome: Ok(attachment) });
@@ -158,7 +164,7 @@ impl Hub {
     /// Appends what the session has waiting, unless a batch of it is not settled yet (R7).
     fn append_next_batch(&mut self, now: Time, key: SessionKey) {
         let Some(session) = self.sessions.get_mut(key) else { return };
-        if session.requests.has_batch() || session.phase == Phase::Ending {
+        if session.requests.has_batch() || matches!(session.phase, Phase::Ending(_)) {
             return;
         }
         if session.requests.is_empty() {
@@ -196,10 +202,10 @@ impl Hub {
     /// Proposes a session's end. From now on it takes no socket and no request; its outbox is freed at once.
     fn end(&mut self, now: Time, key: SessionKey, reason: EndReason, close: Option<Close>) {
         let Some(session) = self.sessions.get_mut(key) else { return };
-        if session.phase == Phase::Ending {
+        if matches!(session.phase, Phase::Ending(_)) {
             return;
         }
-        session.phase = Phase::Ending;
+        session.phase = Phase::Ending(reason);
         let mut outbox = session.outbox.lock();
         outbox.free();
         self.woken.extend(outbox.close(close.map_or(Closing::Cut, Closing::Now)));

@@ -56,7 +56,7 @@ pub enum Phase {
     /// Takes no more requests; ends when those it has are settled.
     Finishing(EndReason),
     /// Its end is being appended.
-    Ending,
+    Ending(EndReason),
 }
 
 impl Session {

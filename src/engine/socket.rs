@@ -1,0 +1,77 @@
+//! One attached socket, as the edge holds it.
+
+use std::future::poll_fn;
+use std::task::Poll;
+
+use oncewire_protocol::hub::{Attachment, Input, SocketEnd};
+use oncewire_protocol::session::Request;
+use tokio::sync::mpsc;
+
+use super::shard::Command;
+
+/// An attached socket. Dropping it without [`Socket::close`] counts as a lost socket.
+pub struct Socket {
+    attachment: Attachment,
+    shard: mpsc::Sender<Command>,
+    is_closed: bool,
+}
+
+impl Socket {
+    pub(super) fn new(attachment: Attachment, shard: mpsc::Sender<Command>) -> Self {
+        Self { attachment, shard, is_closed: false }
+    }
+
+    /// The session and its outbox.
+    pub fn attachment(&self) -> &Attachment {
+        &self.attachment
+    }
+
+    /// Hands requests to the shard, in order; they count against the socket's bounds until they are settled.
+    pub async fn submit(&self, requests: Vec<Request>) {
+        let bytes = requests.iter().map(|request| request.bytes).sum();
+        self.attachment.outbox.lock().add_requests(requests.len(), bytes);
+        let input = Input::Requests { session: self.attachment.session, requests };
+        // A shard that is gone takes its sockets with it.
+        let _ = self.shard.send(Command::Input(input)).await;
+    }
+
+    /// Returns when so little is pending that the socket may be read on.
+    pub async fn ready_to_read(&self) {
+        poll_fn(|context| {
+            if self.attachment.outbox.lock().may_read(context.waker()) {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
+    }
+
+    /// Tells the shard how the socket ended.
+    pub async fn close(mut self, end: SocketEnd) {
+        self.is_closed = true;
+        let _ = self.shard.send(Command::Input(self.closed(end))).await;
+    }
+
+    fn closed(&self, end: SocketEnd) -> Input {
+        Input::SocketClosed { session: self.attachment.session, end }
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if self.is_closed {
+            return;
+        }
+        let command = Command::Input(self.closed(SocketEnd::Lost));
+        match self.shard.try_send(command) {
+            Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => {}
+            Err(mpsc::error::TrySendError::Full(command)) => {
+                let shard = self.shard.clone();
+                if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+                    runtime.spawn(async move { shard.send(command).await });
+                }
+            }
+        }
+    }
+}

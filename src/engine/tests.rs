@@ -1,0 +1,412 @@
+//! The engine over logs that are slow and that fail, without sockets.
+
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use futures_util::future::{BoxFuture, FutureExt};
+use futures_util::stream::BoxStream;
+use oncewire_protocol::hub::SocketEnd;
+use oncewire_protocol::log::{Body, Certainty, Offset, Record};
+use oncewire_protocol::session::{Progress, Request};
+use oncewire_protocol::wire::{
+    AckError, Downstream, ErrorName, FrameKind, Message, Metadata, Payload, PayloadKind, Received,
+    SequenceId, Upstream, decode_downstream,
+};
+use tokio::sync::Semaphore;
+
+use super::*;
+use crate::store::{Bounds, Checkpoint, Log, MemoryStore, StoreErrorCause};
+
+/// A store whose appends wait for permits and fail as told.
+struct TestStore {
+    inner: MemoryStore,
+    control: Arc<Control>,
+}
+
+struct Control {
+    permits: Semaphore,
+    /// Faults of the next appends that hold a publish.
+    faults: Mutex<Vec<Certainty>>,
+}
+
+impl Store for TestStore {
+    fn open(&self, hub: &HubName) -> BoxFuture<'_, Result<Arc<dyn Log>, StoreError>> {
+        let inner = self.inner.open(hub);
+        let control = Arc::clone(&self.control);
+        async move { Ok(Arc::new(TestLog { inner: inner.await?, control }) as Arc<dyn Log>) }.boxed()
+    }
+}
+
+struct TestLog {
+    inner: Arc<dyn Log>,
+    control: Arc<Control>,
+}
+
+impl Log for TestLog {
+    fn append(&self, records: Vec<Arc<Record>>) -> BoxFuture<'static, Result<Vec<Offset>, StoreError>> {
+        let publishes = records.iter().any(|record| matches!(record.body, Body::Published(_)));
+        let fault = if publishes { self.control.faults.lock().pop() } else { None };
+        let inner = Arc::clone(&self.inner);
+        let control = Arc::clone(&self.control);
+        async move {
+            control.permits.acquire().await.expect("never closed").forget();
+            let failed = |certainty| StoreError { certainty, cause: StoreErrorCause::Injected };
+            match fault {
+                None => inner.append(records).await,
+                Some(Certainty::Definite) => Err(failed(Certainty::Definite)),
+                Some(Certainty::Indefinite) => {
+                    inner.append(records).await.and(Err(failed(Certainty::Indefinite)))
+                }
+            }
+        }
+        .boxed()
+    }
+
+    fn tail(&self, from: Offset) -> BoxStream<'static, Result<Vec<(Offset, Arc<Record>)>, StoreError>> {
+        self.inner.tail(from)
+    }
+
+    fn bounds(&self) -> Bounds {
+        self.inner.bounds()
+    }
+
+    fn trim(&self, before: Offset) -> BoxFuture<'static, Result<(), StoreError>> {
+        self.inner.trim(before)
+    }
+
+    fn save(&self, key: &str, checkpoint: Checkpoint) -> BoxFuture<'static, Result<(), StoreError>> {
+        self.inner.save(key, checkpoint)
+    }
+
+    fn load(&self, key: &str) -> BoxFuture<'static, Result<Option<Checkpoint>, StoreError>> {
+        self.inner.load(key)
+    }
+
+    fn list(&self) -> BoxFuture<'static, Result<Vec<String>, StoreError>> {
+        self.inner.list()
+    }
+
+    fn delete(&self, key: &str) -> BoxFuture<'static, Result<(), StoreError>> {
+        self.inner.delete(key)
+    }
+
+    fn epoch(&self) -> LogEpoch {
+        self.inner.epoch()
+    }
+}
+
+struct World {
+    control: Arc<Control>,
+    engine: Engine,
+}
+
+impl World {
+    fn new(hub_shards: u16) -> Self {
+        let control = Arc::new(Control { permits: Semaphore::new(1_000_000), faults: Mutex::default() });
+        let store = TestStore { inner: MemoryStore::default(), control: Arc::clone(&control) };
+        let config = Config { hub_shards, ..Config::default() };
+        Self { control, engine: Engine::new(Arc::new(config), Arc::new(store), BootId(1)) }
+    }
+
+    async fn hub(&self) -> HubHandle {
+        self.engine.hub(&hub_name()).await.unwrap()
+    }
+
+    /// Makes appends wait until the guard is dropped.
+    fn hold_appends(&self) -> HeldAppends<'_> {
+        HeldAppends(&self.control.permits, self.control.permits.forget_permits(usize::MAX))
+    }
+
+    fn fail_next_publish(&self, certainty: Certainty) {
+        self.control.faults.lock().push(certainty);
+    }
+}
+
+struct HeldAppends<'a>(&'a Semaphore, usize);
+
+impl Drop for HeldAppends<'_> {
+    fn drop(&mut self) {
+        self.0.add_permits(self.1);
+    }
+}
+
+fn hub_name() -> HubName {
+    HubName::new("chat").unwrap()
+}
+
+fn group(name: &str) -> GroupName {
+    GroupName::new(name).unwrap()
+}
+
+fn session(id: &str, groups: &[&str]) -> NewSession {
+    NewSession {
+        connection_id: ConnectionId::new(id),
+        user_id: None,
+        subprotocol: Subprotocol::JsonReliable,
+        roles: vec!["webpubsub.sendToGroup.room".to_owned()],
+        groups: groups.iter().map(|name| group(name)).collect(),
+        reconnection_token: Some(ReconnectionToken("proof".to_owned())),
+    }
+}
+
+fn publish(text: &'static str, ack_id: u64) -> Upstream {
+    Upstream::SendToGroup {
+        group: group("room"),
+        payload: Payload { kind: PayloadKind::Text, bytes: Bytes::from_static(text.as_bytes()) },
+        metadata: Metadata::default(),
+        ack_id: Some(ack_id),
+        no_echo: false,
+        ttl_seconds: 0,
+    }
+}
+
+async fn submit(socket: &Socket, message: Upstream) {
+    socket.submit(vec![Request { message, bytes: 100 }]).await;
+}
+
+/// The next frames that the socket's writer would write.
+async fn transmit(socket: &Socket) -> Vec<Received> {
+    let attachment = socket.attachment();
+    let (mut out, mut marks) = (BytesMut::new(), Vec::new());
+    poll_fn(|context| {
+        let mut outbox = attachment.outbox.lock();
+        let epoch = attachment.session.epoch;
+        match outbox.transmit(epoch, now(), 1 << 20, &mut out, &mut marks, context.waker()) {
+            Progress::Idle => Poll::Pending,
+            Progress::Frames => Poll::Ready(()),
+            other => panic!("{other:?}"),
+        }
+    })
+    .await;
+    let mut begin = 0;
+    let frames = marks.iter().map(|mark| {
+        let mut frame = &out[begin..mark.end];
+        begin = mark.end;
+        frame.advance(if frame[1] == 126 { 4 } else { 2 });
+        decode_downstream(
+            Subprotocol::JsonReliable.encoding(),
+            FrameKind::Text,
+            &Bytes::copy_from_slice(frame),
+        )
+        .unwrap()
+    });
+    frames.collect()
+}
+
+/// Opens a session and takes its first message.
+async fn open(hub: &HubHandle, id: &str, groups: &[&str]) -> Socket {
+    let socket = hub.open(session(id, groups)).await.unwrap();
+    let first = transmit(&socket).await;
+    assert!(
+        matches!(&first[..], [Received::Control(Downstream::Connected { connection_id, reconnection_token: Some(_), .. })]
+            if connection_id.as_str() == id)
+    );
+    socket
+}
+
+fn text(received: &Received) -> (&str, SequenceId) {
+    match received {
+        Received::Message {
+            message: Message { payload: Payload { kind: PayloadKind::Text, bytes }, .. },
+            sequence_id: Some(id),
+        } => (std::str::from_utf8(bytes).unwrap(), *id),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn ack(received: &Received) -> (u64, Option<ErrorName>) {
+    match received {
+        Received::Control(Downstream::Ack { ack_id, error }) => {
+            (*ack_id, error.as_ref().map(|AckError { name, .. }| *name))
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Frames until this many have come.
+async fn receive(socket: &Socket, count: usize) -> Vec<Received> {
+    let mut received = Vec::new();
+    while received.len() < count {
+        received.extend(transmit(socket).await);
+    }
+    received
+}
+
+#[tokio::test]
+async fn messages_cross_shards_and_arrive_before_the_publishers_own_ack() {
+    for shards in [1, 3] {
+        let world = World::new(shards);
+        let hub = world.hub().await;
+        let sockets: Vec<Socket> = futures_util::future::join_all((0..8).map(|n| {
+            let hub = hub.clone();
+            async move { open(&hub, &format!("s{n}"), &["room"]).await }
+        }))
+        .await;
+        submit(&sockets[0], publish("one", 1)).await;
+        submit(&sockets[0], publish("two", 2)).await;
+        let own = receive(&sockets[0], 4).await;
+        let position = |of: &dyn Fn(&Received) -> bool| own.iter().position(of).unwrap();
+        let is_text = |wanted: &'static str| {
+            move |received: &Received| {
+                matches!(received, Received::Message { .. }) && text(received).0 == wanted
+            }
+        };
+        let is_ack = |wanted| {
+            move |received: &Received| {
+                matches!(received, Received::Control(_)) && ack(received) == (wanted, None)
+            }
+        };
+        assert!(position(&is_text("one")) < position(&is_ack(1)));
+        assert!(position(&is_text("two")) < position(&is_ack(2)));
+        assert!(position(&is_ack(1)) < position(&is_ack(2)));
+        for socket in &sockets[1..] {
+            let received = receive(socket, 2).await;
+            assert_eq!(received.iter().map(text).collect::<Vec<_>>(), [("one", 1), ("two", 2)]);
+        }
+    }
+}
+
+#[tokio::test]
+async fn r3_nothing_is_sent_or_acknowledged_before_it_is_in_the_log() {
+    let world = World::new(1);
+    let hub = world.hub().await;
+    let publisher = open(&hub, "publisher", &[]).await;
+    let subscriber = open(&hub, "subscriber", &["room"]).await;
+    let held = world.hold_appends();
+    submit(&publisher, publish("hi", 1)).await;
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+        assert!(transmit(&subscriber).now_or_never().is_none());
+        assert!(transmit(&publisher).now_or_never().is_none());
+    }
+    drop(held);
+    assert_eq!(text(&transmit(&subscriber).await[0]), ("hi", 1));
+    assert_eq!(ack(&transmit(&publisher).await[0]), (1, None));
+}
+
+#[tokio::test]
+async fn an_append_that_definitely_failed_is_told_and_may_be_sent_again() {
+    let world = World::new(1);
+    let hub = world.hub().await;
+    let publisher = open(&hub, "publisher", &[]).await;
+    let subscriber = open(&hub, "subscriber", &["room"]).await;
+    world.fail_next_publish(Certainty::Definite);
+    submit(&publisher, publish("hi", 1)).await;
+    assert_eq!(ack(&transmit(&publisher).await[0]), (1, Some(ErrorName::InternalServerError)));
+    submit(&publisher, publish("hi", 1)).await;
+    assert_eq!(ack(&transmit(&publisher).await[0]), (1, None));
+    submit(&publisher, publish("hi", 1)).await;
+    assert_eq!(ack(&transmit(&publisher).await[0]), (1, Some(ErrorName::Duplicate)));
+    submit(&publisher, publish("ho", 1)).await;
+    assert_eq!(ack(&transmit(&publisher).await[0]), (1, Some(ErrorName::PayloadMismatch)));
+    submit(&publisher, publish("end", 2)).await;
+    let received = receive(&subscriber, 2).await;
+    assert_eq!(received.iter().map(text).collect::<Vec<_>>(), [("hi", 1), ("end", 2)]);
+}
+
+#[tokio::test]
+async fn an_append_that_may_have_failed_is_settled_without_a_second_copy() {
+    let world = World::new(1);
+    let hub = world.hub().await;
+    let publisher = open(&hub, "publisher", &[]).await;
+    let subscriber = open(&hub, "subscriber", &["room"]).await;
+    world.fail_next_publish(Certainty::Indefinite);
+    submit(&publisher, publish("hi", 1)).await;
+    assert_eq!(ack(&transmit(&publisher).await[0]), (1, None));
+    // Long enough for a retry that should not be there.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    submit(&publisher, publish("end", 2)).await;
+    let received = receive(&subscriber, 2).await;
+    assert_eq!(received.iter().map(text).collect::<Vec<_>>(), [("hi", 1), ("end", 2)]);
+}
+
+#[tokio::test]
+async fn a_dropped_socket_can_be_resumed_and_misses_nothing() {
+    let world = World::new(1);
+    let hub = world.hub().await;
+    let publisher = open(&hub, "publisher", &[]).await;
+    let subscriber = open(&hub, "subscriber", &["room"]).await;
+    submit(&publisher, publish("one", 1)).await;
+    assert_eq!(text(&transmit(&subscriber).await[0]), ("one", 1));
+    drop(subscriber);
+    submit(&publisher, publish("two", 2)).await;
+    assert_eq!(ack(&receive(&publisher, 2).await[1]), (2, None));
+    let resumed = hub.resume(ConnectionId::new("subscriber"), Subprotocol::JsonReliable).await.unwrap();
+    let received = receive(&resumed, 2).await;
+    assert_eq!(received.iter().map(text).collect::<Vec<_>>(), [("one", 1), ("two", 2)]);
+
+    resumed.close(SocketEnd::ClosedForGood).await;
+    let refused = hub.resume(ConnectionId::new("subscriber"), Subprotocol::JsonReliable).await;
+    assert_eq!(refused.err(), Some(OpenError::Refused));
+}
+
+#[tokio::test]
+async fn a_session_whose_opener_went_away_waits_for_its_client() {
+    let world = World::new(1);
+    let hub = world.hub().await;
+    let held = world.hold_appends();
+    let mut opening = Box::pin(hub.open(session("impatient", &["room"])));
+    assert!(opening.as_mut().now_or_never().is_none());
+    drop(opening);
+    drop(held);
+    let publisher = open(&hub, "publisher", &[]).await;
+    submit(&publisher, publish("hi", 1)).await;
+    assert_eq!(ack(&transmit(&publisher).await[0]), (1, None));
+    let resumed = hub.resume(ConnectionId::new("impatient"), Subprotocol::JsonReliable).await.unwrap();
+    assert_eq!(text(&transmit(&resumed).await[0]), ("hi", 1));
+}
+
+#[tokio::test]
+async fn s22_1_02_a_forbidden_request_may_be_sent_again_after_a_grant() {
+    let world = World::new(1);
+    let hub = world.hub().await;
+    let client = open(&hub, "client", &[]).await;
+    let join = || Upstream::JoinGroup { group: group("ops"), ack_id: Some(7) };
+    submit(&client, join()).await;
+    assert_eq!(ack(&transmit(&client).await[0]), (7, Some(ErrorName::Forbidden)));
+    let id = || ConnectionId::new("client");
+    hub.grant(id(), Permission::JoinLeaveGroup, group("ops")).await.unwrap();
+    submit(&client, join()).await;
+    assert_eq!(ack(&transmit(&client).await[0]), (7, None));
+    hub.revoke(id(), Permission::JoinLeaveGroup, group("ops")).await.unwrap();
+    submit(&client, Upstream::LeaveGroup { group: group("ops"), ack_id: Some(8) }).await;
+    assert_eq!(ack(&transmit(&client).await[0]), (8, Some(ErrorName::Forbidden)));
+    let unknown = hub.grant(ConnectionId::new("nobody"), Permission::SendToGroup, group("ops")).await;
+    assert_eq!(unknown, Err(CommandError::UnknownConnection));
+}
+
+#[tokio::test]
+async fn the_log_is_trimmed_behind_what_all_shards_have_applied() {
+    let world = World::new(2);
+    let hub = world.hub().await;
+    let publisher = open(&hub, "publisher", &[]).await;
+    for ack_id in 0..3000 {
+        submit(&publisher, publish("hi", ack_id)).await;
+    }
+    let mut acks = 0;
+    while acks < 3000 {
+        acks += transmit(&publisher).await.len();
+        let Bounds { first, end } = world.engine.0.store.open(&hub_name()).await.unwrap().bounds();
+        assert!(end.0 - first.0 <= 3000);
+    }
+    let log = world.engine.0.store.open(&hub_name()).await.unwrap();
+    // The other shard follows in its own time.
+    while log.bounds().first.0 < 3000 {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn hubs_are_found_only_when_they_are_in_use() {
+    let world = World::new(1);
+    assert!(world.engine.find(&hub_name()).is_none());
+    let hub = world.hub().await;
+    assert_eq!(world.engine.find(&hub_name()).unwrap().epoch(), hub.epoch());
+    let other = world.engine.hub(&HubName::new("other").unwrap()).await.unwrap();
+    assert_ne!(other.epoch(), hub.epoch());
+    open(&hub, "client", &[]).await;
+    let elsewhere = other.resume(ConnectionId::new("client"), Subprotocol::JsonReliable).await;
+    assert_eq!(elsewhere.err(), Some(OpenError::Refused));
+}

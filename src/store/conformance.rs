@@ -1,0 +1,187 @@
+//! One suite for all stores. Each check gets a store of its own from the factory and tests one promise of
+//! [`Log`](super::Log).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::stream::{BoxStream, StreamExt};
+use oncewire_protocol::hub::Hub;
+use oncewire_protocol::log::{BootId, Offset, Record, Time};
+use oncewire_protocol::wire::HubName;
+
+use super::{Bounds, Checkpoint, Log, Store, StoreError, StoreErrorCause};
+
+/// Runs the whole suite; `factory` makes an empty store.
+pub async fn run<F: Future<Output = Arc<dyn Store>>>(factory: impl Fn() -> F) {
+    appended_records_come_back_in_order(&*factory().await).await;
+    concurrent_appends_keep_each_callers_order(&*factory().await).await;
+    a_tail_waits_for_what_is_appended_later(&*factory().await).await;
+    a_record_is_visible_when_its_append_returns(&*factory().await).await;
+    many_tails_see_the_same_order(&*factory().await).await;
+    a_trimmed_offset_cannot_be_tailed(&*factory().await).await;
+    trimming_past_the_end_forgets_all_and_offsets_go_on(&*factory().await).await;
+    checkpoints_are_replaced_listed_and_deleted(&*factory().await).await;
+    hubs_have_logs_of_their_own(&*factory().await).await;
+    the_same_hub_has_the_same_log_and_epoch(&*factory().await).await;
+}
+
+type Tail = BoxStream<'static, Result<Vec<(Offset, Arc<Record>)>, StoreError>>;
+
+async fn open(store: &dyn Store) -> Arc<dyn Log> {
+    store.open(&HubName::new("chat").unwrap()).await.unwrap()
+}
+
+/// A record that its time tells from others.
+fn record(time: u64) -> Arc<Record> {
+    Arc::new(Hub::booted(BootId(1), Time(time)))
+}
+
+fn records(times: std::ops::Range<u64>) -> Vec<Arc<Record>> {
+    times.map(record).collect()
+}
+
+async fn read(tail: &mut Tail, count: usize) -> Vec<(Offset, u64)> {
+    let mut read = Vec::new();
+    while read.len() < count {
+        let portion = tail.next().await.unwrap().unwrap();
+        assert!(!portion.is_empty(), "a portion holds at least one record");
+        read.extend(portion.into_iter().map(|(offset, record)| (offset, record.time.0)));
+    }
+    assert_eq!(read.len(), count, "no more than was appended");
+    read
+}
+
+fn times(read: &[(Offset, u64)]) -> Vec<u64> {
+    read.iter().map(|(_, time)| *time).collect()
+}
+
+async fn appended_records_come_back_in_order(store: &dyn Store) {
+    let log = open(store).await;
+    let mut offsets = log.append(records(0..3)).await.unwrap();
+    offsets.extend(log.append(records(3..2000)).await.unwrap());
+    assert!(offsets.is_sorted_by(|a, b| a < b), "offsets increase strictly");
+    let read = read(&mut log.tail(Offset(0)), 2000).await;
+    assert_eq!(times(&read), (0..2000).collect::<Vec<_>>());
+    assert_eq!(read.iter().map(|(offset, _)| *offset).collect::<Vec<_>>(), offsets);
+    let from_middle = self::read(&mut log.tail(offsets[1500]), 500).await;
+    assert_eq!(times(&from_middle), (1500..2000).collect::<Vec<_>>());
+}
+
+async fn concurrent_appends_keep_each_callers_order(store: &dyn Store) {
+    let log = open(store).await;
+    let writers = (0..8).map(|writer| {
+        let log = Arc::clone(&log);
+        tokio::spawn(async move {
+            // Called in order, awaited together.
+            let appends: Vec<_> = (0..50).map(|n| log.append(vec![record(writer * 1000 + n)])).collect();
+            futures_util::future::try_join_all(appends).await.unwrap();
+        })
+    });
+    for writer in writers.collect::<Vec<_>>() {
+        writer.await.unwrap();
+    }
+    let read = times(&read(&mut log.tail(Offset(0)), 400).await);
+    for writer in 0..8 {
+        let own: Vec<_> = read.iter().filter(|time| **time / 1000 == writer).collect();
+        assert_eq!(own.len(), 50);
+        assert!(own.is_sorted());
+    }
+}
+
+async fn a_tail_waits_for_what_is_appended_later(store: &dyn Store) {
+    let log = open(store).await;
+    let mut tail = log.tail(log.bounds().end);
+    assert!(tail.next().now_or_never().is_none());
+    let reader = tokio::spawn(async move { times(&read(&mut tail, 2).await) });
+    log.append(vec![record(7)]).await.unwrap();
+    log.append(vec![record(8)]).await.unwrap();
+    assert_eq!(reader.await.unwrap(), [7, 8]);
+}
+
+async fn a_record_is_visible_when_its_append_returns(store: &dyn Store) {
+    let log = open(store).await;
+    let mut tail = log.tail(Offset(0));
+    for n in 0..20 {
+        log.append(vec![record(n)]).await.unwrap();
+        let portion = tail.next().now_or_never().expect("visible at once").unwrap().unwrap();
+        assert_eq!(portion.len(), 1);
+    }
+}
+
+async fn many_tails_see_the_same_order(store: &dyn Store) {
+    let log = open(store).await;
+    let readers: Vec<_> = (0..3)
+        .map(|_| {
+            let mut tail = log.tail(Offset(0));
+            tokio::spawn(async move { read(&mut tail, 300).await })
+        })
+        .collect();
+    let appends: Vec<_> = (0..100).map(|n| log.append(records(n * 3..n * 3 + 3))).collect();
+    futures_util::future::try_join_all(appends).await.unwrap();
+    let mut seen = Vec::new();
+    for reader in readers {
+        seen.push(reader.await.unwrap());
+    }
+    assert_eq!(seen[0], seen[1]);
+    assert_eq!(seen[0], seen[2]);
+}
+
+async fn a_trimmed_offset_cannot_be_tailed(store: &dyn Store) {
+    let log = open(store).await;
+    let offsets = log.append(records(0..10)).await.unwrap();
+    log.trim(offsets[6]).await.unwrap();
+    assert!(log.bounds().first <= offsets[6], "nothing is trimmed that was to be kept");
+    assert_eq!(times(&read(&mut log.tail(offsets[6]), 4).await), [6, 7, 8, 9]);
+    let end = log.bounds().end;
+    log.trim(end).await.unwrap();
+    let first = log.bounds().first;
+    if first > offsets[0] {
+        let error = log.tail(offsets[0]).next().await.unwrap().unwrap_err();
+        assert_eq!(error.cause, StoreErrorCause::Trimmed { first: first.0 });
+    }
+}
+
+async fn trimming_past_the_end_forgets_all_and_offsets_go_on(store: &dyn Store) {
+    let log = open(store).await;
+    let last = *log.append(records(0..5)).await.unwrap().last().unwrap();
+    log.trim(Offset(u64::MAX)).await.unwrap();
+    let Bounds { end, .. } = log.bounds();
+    assert!(end > last);
+    let next = log.append(vec![record(5)]).await.unwrap()[0];
+    assert!(next > last, "an offset is never used twice");
+    assert_eq!(times(&read(&mut log.tail(end), 1).await), [5]);
+}
+
+async fn checkpoints_are_replaced_listed_and_deleted(store: &dyn Store) {
+    let log = open(store).await;
+    let checkpoint = |covers, bytes: &'static [u8]| Checkpoint {
+        covers: Offset(covers),
+        bytes: Bytes::from_static(bytes),
+    };
+    assert_eq!(log.load("a").await.unwrap(), None);
+    log.save("b", checkpoint(1, b"one")).await.unwrap();
+    log.save("a", checkpoint(2, b"two")).await.unwrap();
+    log.save("b", checkpoint(3, b"")).await.unwrap();
+    assert_eq!(log.list().await.unwrap(), ["a", "b"]);
+    assert_eq!(log.load("b").await.unwrap(), Some(checkpoint(3, b"")));
+    log.delete("b").await.unwrap();
+    log.delete("b").await.unwrap();
+    assert_eq!(log.list().await.unwrap(), ["a"]);
+}
+
+async fn hubs_have_logs_of_their_own(store: &dyn Store) {
+    let one = open(store).await;
+    let other = store.open(&HubName::new("other").unwrap()).await.unwrap();
+    one.append(vec![record(1)]).await.unwrap();
+    assert_eq!(other.bounds().first, other.bounds().end);
+    assert_ne!(one.epoch(), other.epoch());
+}
+
+async fn the_same_hub_has_the_same_log_and_epoch(store: &dyn Store) {
+    let first = open(store).await;
+    first.append(vec![record(1)]).await.unwrap();
+    let again = open(store).await;
+    assert_eq!(first.epoch(), again.epoch());
+    assert_eq!(times(&read(&mut again.tail(Offset(0)), 1).await), [1]);
+}

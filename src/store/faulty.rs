@@ -1,0 +1,153 @@
+//! A store whose appends fail as a test asks, behind a real gateway. Only in builds with the feature
+//! `fault-injection`.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use futures_util::future::{BoxFuture, FutureExt, ready};
+use futures_util::stream::BoxStream;
+use oncewire_protocol::log::{Body, Certainty, LogEpoch, Offset, Record};
+use oncewire_protocol::wire::HubName;
+use parking_lot::Mutex;
+
+use super::{Bounds, Checkpoint, Log, Store, StoreError, StoreErrorCause};
+
+/// Which appends fail, counted over those that hold a client's publish, from 1: `definite:3,indefinite:7`. A
+/// definite one stores nothing; an indefinite one stores everything and fails all the same.
+#[derive(Debug, Clone, Default)]
+pub struct FaultPlan(BTreeMap<u64, Certainty>);
+
+/// A plan that cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("expected `definite:N` or `indefinite:N`, separated by commas")]
+pub struct FaultPlanError;
+
+impl FromStr for FaultPlan {
+    type Err = FaultPlanError;
+
+    fn from_str(text: &str) -> Result<Self, FaultPlanError> {
+        let fault = |part: &str| {
+            let (certainty, number) = part.trim().split_once(':')?;
+            let certainty = match certainty {
+                "definite" => Certainty::Definite,
+                "indefinite" => Certainty::Indefinite,
+                _ => return None,
+            };
+            Some((number.parse().ok()?, certainty))
+        };
+        text.split(',').map(|part| fault(part).ok_or(FaultPlanError)).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// Wraps a store so that planned appends fail.
+pub struct FaultyStore {
+    inner: Arc<dyn Store>,
+    plan: Arc<Mutex<Plan>>,
+}
+
+struct Plan {
+    appends: u64,
+    faults: FaultPlan,
+}
+
+impl FaultyStore {
+    /// Counts over all hubs of `inner`.
+    pub fn new(inner: Arc<dyn Store>, faults: FaultPlan) -> Self {
+        Self { inner, plan: Arc::new(Mutex::new(Plan { appends: 0, faults })) }
+    }
+}
+
+impl Store for FaultyStore {
+    fn open(&self, hub: &HubName) -> BoxFuture<'_, Result<Arc<dyn Log>, StoreError>> {
+        let opening = self.inner.open(hub);
+        let plan = Arc::clone(&self.plan);
+        async move { Ok(Arc::new(FaultyLog { inner: opening.await?, plan }) as Arc<dyn Log>) }.boxed()
+    }
+}
+
+struct FaultyLog {
+    inner: Arc<dyn Log>,
+    plan: Arc<Mutex<Plan>>,
+}
+
+impl FaultyLog {
+    fn next_fault(&self, records: &[Arc<Record>]) -> Option<Certainty> {
+        if !records.iter().any(|record| matches!(record.body, Body::Published(_))) {
+            return None;
+        }
+        let mut plan = self.plan.lock();
+        plan.appends += 1;
+        let number = plan.appends;
+        plan.faults.0.remove(&number)
+    }
+}
+
+impl Log for FaultyLog {
+    fn append(&self, records: Vec<Arc<Record>>) -> BoxFuture<'static, Result<Vec<Offset>, StoreError>> {
+        let failed = |certainty| StoreError { certainty, cause: StoreErrorCause::Injected };
+        match self.next_fault(&records) {
+            None => self.inner.append(records),
+            Some(Certainty::Definite) => ready(Err(failed(Certainty::Definite))).boxed(),
+            Some(Certainty::Indefinite) => {
+                let append = self.inner.append(records);
+                async move { append.await.and(Err(failed(Certainty::Indefinite))) }.boxed()
+            }
+        }
+    }
+
+    fn tail(&self, from: Offset) -> BoxStream<'static, Result<Vec<(Offset, Arc<Record>)>, StoreError>> {
+        self.inner.tail(from)
+    }
+
+    fn bounds(&self) -> Bounds {
+        self.inner.bounds()
+    }
+
+    fn trim(&self, before: Offset) -> BoxFuture<'static, Result<(), StoreError>> {
+        self.inner.trim(before)
+    }
+
+    fn save(&self, key: &str, checkpoint: Checkpoint) -> BoxFuture<'static, Result<(), StoreError>> {
+        self.inner.save(key, checkpoint)
+    }
+
+    fn load(&self, key: &str) -> BoxFuture<'static, Result<Option<Checkpoint>, StoreError>> {
+        self.inner.load(key)
+    }
+
+    fn list(&self) -> BoxFuture<'static, Result<Vec<String>, StoreError>> {
+        self.inner.list()
+    }
+
+    fn delete(&self, key: &str) -> BoxFuture<'static, Result<(), StoreError>> {
+        self.inner.delete(key)
+    }
+
+    fn epoch(&self) -> LogEpoch {
+        self.inner.epoch()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plans_are_read_and_bad_ones_refused() {
+        let plan: FaultPlan = "definite:3, indefinite:7".parse().unwrap();
+        assert_eq!(plan.0, BTreeMap::from([(3, Certainty::Definite), (7, Certainty::Indefinite)]));
+        for bad in ["", "definite", "definite:x", "perhaps:1", "definite:1,,"] {
+            assert!(bad.parse::<FaultPlan>().is_err(), "{bad}");
+        }
+    }
+
+    #[tokio::test]
+    async fn without_planned_faults_it_keeps_the_contract_of_what_it_wraps() {
+        crate::store::conformance::run(|| async {
+            let inner = Arc::new(super::super::MemoryStore::default());
+            Arc::new(FaultyStore::new(inner, FaultPlan::default())) as Arc<dyn Store>
+        })
+        .await;
+    }
+}
