@@ -1,0 +1,21 @@
+# Built from the repository's root: docker build -t oncewire .
+FROM rust:1-slim-bookworm AS build
+WORKDIR /source
+COPY . .
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends gcc libc6-dev \
+    && cargo build --release --locked --package oncewire
+
+FROM debian:bookworm-slim
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends curl \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --system --uid 10001 --no-create-home oncewire
+COPY --from=build /source/target/release/oncewire /usr/local/bin/oncewire
+USER oncewire
+EXPOSE 8080
+# The access key comes in as ONCEWIRE_ACCESS_KEY, at least 32 bytes.
+ENV ONCEWIRE_LISTEN=0.0.0.0:8080
+HEALTHCHECK --interval=10s --timeout=3s CMD ["curl", "--fail", "--silent", "--head", "http://127.0.0.1:8080/api/health"]
+ENTRYPOINT ["oncewire"]
+CMD ["serve"]

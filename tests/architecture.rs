@@ -1,0 +1,183 @@
+//! The rules of the map that a compiler does not hold: who may import whom, how long a file may be, what must not
+//! stand in code that users run.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A file above this is refused; 300 is usual, 600 wants a reason.
+const FILE_LINES_MAX: usize = 1000;
+const FILE_LINES_REASON: usize = 600;
+
+/// Files over [`FILE_LINES_REASON`] lines, each with its reason.
+const LONG_FILES: &[(&str, &str)] = &[];
+
+/// What each room of the gateway may import of the others.
+const GATEWAY_IMPORTS: &[(&str, &[&str])] = &[
+    ("admin", &["config"]),
+    ("auth", &[]),
+    ("config", &[]),
+    ("edge", &["admin", "auth", "config", "engine"]),
+    ("engine", &["config", "store"]),
+    ("gateway", &["admin", "auth", "config", "edge", "engine", "store"]),
+    ("store", &[]),
+    ("telemetry", &[]),
+];
+
+/// What each room of the protocol crate may import of the others.
+const PROTOCOL_IMPORTS: &[(&str, &[&str])] = &[
+    ("client", &["wire"]),
+    ("hub", &["log", "session", "wire"]),
+    ("log", &["wire"]),
+    ("session", &["log", "wire"]),
+    ("wire", &[]),
+];
+
+/// The wall around the protocol crate: nothing that does I/O, waits, reads a clock or rolls dice.
+const PROTOCOL_DEPENDENCIES: &[&str] = &[
+    "base64",
+    "bytes",
+    "indexmap",
+    "itoa",
+    "parking_lot",
+    "prost",
+    "serde",
+    "serde_json",
+    "slotmap",
+    "thiserror",
+    "xxhash-rust",
+];
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn rust_files(folder: &str) -> Vec<(String, String)> {
+    let mut files = Vec::new();
+    collect(&root().join(folder), &mut files);
+    files.sort();
+    assert!(!files.is_empty(), "{folder} holds no Rust file");
+    files
+}
+
+fn collect(folder: &Path, files: &mut Vec<(String, String)>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            if !["target", "node_modules", ".venv"].iter().any(|skip| path.ends_with(skip)) {
+                collect(&path, files);
+            }
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            let name = path.strip_prefix(root()).unwrap().to_string_lossy().into_owned();
+            files.push((name, fs::read_to_string(&path).unwrap()));
+        }
+    }
+}
+
+/// The room of a file below `src`: `src/edge/socket.rs` is in `edge`.
+fn room(file: &str, below: &str) -> String {
+    let rest = file.strip_prefix(below).unwrap();
+    rest.split('/').next().unwrap().trim_end_matches(".rs").to_owned()
+}
+
+/// Rooms that a file names after `crate::`.
+fn imported_rooms(text: &str) -> Vec<(usize, String)> {
+    let mut rooms = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        if line.trim_start().starts_with("//") {
+            continue;
+        }
+        for part in line.split("crate::").skip(1) {
+            let room: String = part.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
+            rooms.push((number + 1, room));
+        }
+    }
+    rooms
+}
+
+fn check_imports(below: &str, allowed: &[(&str, &[&str])]) {
+    let mut wrong = Vec::new();
+    for (file, text) in rust_files(below) {
+        let own = room(&file, below);
+        if ["lib", "main", "cli", "mutation"].contains(&own.as_str()) {
+            continue;
+        }
+        let Some((_, may)) = allowed.iter().find(|(name, _)| *name == own) else {
+            wrong.push(format!("{file}: the room `{own}` is not on the map"));
+            continue;
+        };
+        for (line, imported) in imported_rooms(&text) {
+            let is_room = allowed.iter().any(|(name, _)| *name == imported);
+            if is_room && imported != own && !may.contains(&imported.as_str()) {
+                wrong.push(format!("{file}:{line}: `{own}` imports `{imported}`"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn imports_run_one_way() {
+    check_imports("src/", GATEWAY_IMPORTS);
+    check_imports("protocol/src/", PROTOCOL_IMPORTS);
+}
+
+#[test]
+fn the_protocol_crate_keeps_its_wall() {
+    let manifest: toml::Table =
+        fs::read_to_string(root().join("protocol/Cargo.toml")).unwrap().parse().unwrap();
+    let dependencies: Vec<&str> =
+        manifest["dependencies"].as_table().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(dependencies, PROTOCOL_DEPENDENCIES);
+    let banned = ["std::net", "std::fs", "std::thread", "std::time::Instant", "SystemTime", "HashMap", "HashSet"];
+    for (file, text) in rust_files("protocol/src") {
+        for word in banned {
+            assert!(!text.contains(word), "{file} uses {word}: the core is deterministic and does no I/O");
+        }
+    }
+}
+
+#[test]
+fn the_checker_does_not_know_what_it_checks() {
+    let manifest: toml::Table =
+        fs::read_to_string(root().join("tests/checker/Cargo.toml")).unwrap().parse().unwrap();
+    for section in ["dependencies", "dev-dependencies"] {
+        let Some(dependencies) = manifest.get(section).and_then(toml::Value::as_table) else { continue };
+        let own: Vec<_> = dependencies.keys().filter(|name| name.starts_with("oncewire")).collect();
+        assert!(own.is_empty(), "{section}: {own:?}");
+    }
+}
+
+#[test]
+fn files_stay_short() {
+    for folder in ["src", "protocol", "tests"] {
+        for (file, text) in rust_files(folder) {
+            let lines = text.lines().count();
+            assert!(lines <= FILE_LINES_MAX, "{file} has {lines} lines");
+            let has_reason = LONG_FILES.iter().any(|(name, _)| *name == file);
+            assert!(
+                has_reason == (lines > FILE_LINES_REASON),
+                "{file} has {lines} lines: over {FILE_LINES_REASON} it needs a reason in LONG_FILES, else none"
+            );
+        }
+    }
+}
+
+#[test]
+fn no_unwrap_and_no_leftovers_outside_tests() {
+    let banned = [".unwrap()", ".expect(", "panic!(", "todo!(", "unimplemented!(", "dbg!(", "TODO", "FIXME", "XXX"];
+    let mut wrong = Vec::new();
+    for folder in ["src", "protocol/src"] {
+        for (file, text) in rust_files(folder) {
+            if file.ends_with("tests.rs") || file.contains("/tests/") || file.ends_with("conformance.rs") {
+                continue;
+            }
+            let code = text.lines().take_while(|line| !line.trim_start().starts_with("#[cfg(test)]"));
+            for (number, line) in code.enumerate().filter(|(_, line)| !line.trim_start().starts_with("//")) {
+                for word in banned.iter().filter(|word| line.contains(**word)) {
+                    wrong.push(format!("{file}:{}: {word}", number + 1));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
