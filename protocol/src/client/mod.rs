@@ -35,8 +35,6 @@ use std::collections::{BTreeSet, VecDeque};
 use connection::{Session, State};
 use requests::{Membership, Pending, Requests};
 
-use bytes::Bytes;
-
 use crate::wire::{
     AckId, ConnectionId, Encoding, FrameKind, GroupName, SequenceId, Upstream, encode_upstream,
 };
@@ -110,12 +108,12 @@ impl Client {
             self.send_message(&request);
             return Ok(());
         };
-        let data = encode_upstream(self.encoding(), &request);
+        let frame = self.encode(&request);
         if self.requests.contains(ack_id) {
             return Err(RequestError::AckIdPending);
         }
         if self.requests.len() >= self.settings.pending_requests_max
-            || self.requests.bytes() + data.len() > self.settings.pending_bytes_max
+            || self.requests.bytes() + frame.data.len() > self.settings.pending_bytes_max
         {
             return Err(RequestError::TooManyPending);
         }
@@ -133,7 +131,7 @@ impl Client {
         }
         // A chosen id never meets a counted one that comes later.
         self.next_ack_id = self.next_ack_id.max(ack_id.wrapping_add(1));
-        let order = self.requests.push(Pending::new(ack_id, data, membership, false));
+        let order = self.requests.push(Pending::new(ack_id, frame, membership, false));
         if self.can_send() {
             self.send_pending(now, order);
         }
@@ -169,16 +167,22 @@ impl Client {
         self.settings.subprotocol.encoding()
     }
 
-    fn send_message(&mut self, message: &Upstream) {
-        let data = encode_upstream(self.encoding(), message);
-        self.send(data);
-    }
-
-    fn send(&mut self, data: Bytes) {
-        let Some(socket) = self.open_socket() else { return };
-        let kind = match self.encoding() {
+    fn encode(&self, message: &Upstream) -> Frame {
+        let encoding = self.encoding();
+        let kind = match encoding {
             Encoding::Json | Encoding::Raw => FrameKind::Text,
         };
-        self.outputs.push_back(Output::Send { socket, frame: Frame { kind, data } });
+        Frame { kind, data: encode_upstream(encoding, message) }
+    }
+
+    fn send_message(&mut self, message: &Upstream) {
+        let frame = self.encode(message);
+        self.send(frame);
+    }
+
+    fn send(&mut self, frame: Frame) {
+        if let Some(socket) = self.open_socket() {
+            self.outputs.push_back(Output::Send { socket, frame });
+        }
     }
 }

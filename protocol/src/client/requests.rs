@@ -2,10 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use bytes::Bytes;
-
-use super::{Client, ClientTime, Outcome, Output};
-use crate::wire::{AckError, AckId, ErrorName, GroupName, Upstream, encode_upstream};
+use super::{Client, ClientTime, Frame, Outcome, Output};
+use crate::wire::{AckError, AckId, ErrorName, GroupName, Upstream};
 
 /// A request's place in the line; never used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,7 +29,7 @@ pub(super) enum Awaiting {
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) ack_id: AckId,
-    pub(super) data: Bytes,
+    pub(super) frame: Frame,
     pub(super) membership: Membership,
     /// Made by the client itself, to be back in a group.
     pub(super) is_rejoin: bool,
@@ -45,10 +43,10 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    pub(super) fn new(ack_id: AckId, data: Bytes, membership: Membership, is_rejoin: bool) -> Self {
+    pub(super) fn new(ack_id: AckId, frame: Frame, membership: Membership, is_rejoin: bool) -> Self {
         Self {
             ack_id,
-            data,
+            frame,
             membership,
             is_rejoin,
             is_sent: false,
@@ -101,7 +99,7 @@ impl Requests {
     pub(super) fn push(&mut self, pending: Pending) -> Order {
         let order = Order(self.next_order);
         self.next_order += 1;
-        self.bytes += pending.data.len();
+        self.bytes += pending.frame.data.len();
         self.by_ack_id.insert(pending.ack_id, order);
         if let Some(due) = pending.due {
             self.due.insert((due, order));
@@ -112,7 +110,7 @@ impl Requests {
 
     pub(super) fn remove(&mut self, order: Order) -> Option<Pending> {
         let pending = self.line.remove(&order)?;
-        self.bytes -= pending.data.len();
+        self.bytes -= pending.frame.data.len();
         self.by_ack_id.remove(&pending.ack_id);
         if let Some(due) = pending.due {
             self.due.remove(&(due, order));
@@ -182,12 +180,12 @@ impl Client {
     pub(super) fn send_pending(&mut self, now: ClientTime, order: Order) {
         let Some(pending) = self.requests.get_mut(order) else { return };
         pending.is_sent = true;
-        pending.unanswered += 1;
+        pending.unanswered = pending.unanswered.saturating_add(1);
         pending.awaiting = Awaiting::Answer;
-        let data = pending.data.clone();
+        let frame = pending.frame.clone();
         let due = self.settings.ack_timeout_ms.map(|ms| now.plus_ms(ms));
         self.requests.set_due(order, due);
-        self.send(data);
+        self.send(frame);
     }
 
     /// All that has no outcome goes to the new socket of the same session, in the original order.
@@ -214,8 +212,8 @@ impl Client {
             for group in self.groups.clone() {
                 let ack_id = self.fresh_ack_id();
                 let join = Upstream::JoinGroup { group: group.clone(), ack_id: Some(ack_id) };
-                let data = encode_upstream(self.encoding(), &join);
-                self.requests.push(Pending::new(ack_id, data, Membership::Joins(group), true));
+                let frame = self.encode(&join);
+                self.requests.push(Pending::new(ack_id, frame, Membership::Joins(group), true));
             }
             for pending in unsent {
                 self.requests.push(pending);
