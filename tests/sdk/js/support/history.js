@@ -31,13 +31,12 @@ export class History {
     const file = path.join(folder, "history.jsonl");
     await writeFile(file, this.events.map((event) => `${JSON.stringify(event)}\n`).join(""));
     try {
-      const { stdout } = await promisify(execFile)(binary("oncewire-check"), [file]);
+      const { stdout } = await promisify(execFile)(binary("oncewire-check"), ["--json", file]);
       await rm(folder, { recursive: true });
-      const counts = stdout.matchAll(/^(\w+) +(\d+)$/gm);
-      return Object.fromEntries(Array.from(counts, ([, name, count]) => [name, Number(count)]));
+      return JSON.parse(stdout).statistics;
     } catch (error) {
       // The file is kept, as evidence.
-      assert.fail(`the checker refused ${file}: ${error.message}\n${error.stdout ?? ""}`);
+      assert.fail(`the checker refused ${file}: ${error.message}\n${error.stdout}`);
     }
   }
 }

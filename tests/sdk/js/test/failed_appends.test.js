@@ -69,9 +69,9 @@ test("many publishes in flight: the failed ones are repeated, each arrives once"
     }
   });
   await Promise.all(lanes);
-  for (const { client } of [publisher, subscriber]) {
+  for (const { client, recorder } of [publisher, subscriber]) {
     await client.received("g", 200);
-    await client.sendUntilDone("elsewhere", "end", 9_000);
+    await recorder.send("elsewhere", `end of ${client.connectionId}`, 9_000);
     assert.equal(new Set(client.texts("g")).size, 200);
     assert.equal(client.texts("g").length, 200);
   }

@@ -48,10 +48,10 @@ for (const seed of SEEDS) {
           }
         }),
       );
-      for (const { client } of [publisher, subscriber]) {
+      for (const { client, recorder } of [publisher, subscriber]) {
         await client.received("g", SENDS);
         // An ack read now shows that the session is attached and has nothing more to give.
-        await client.sendUntilDone("elsewhere", "end", 9_000);
+        await recorder.send("elsewhere", `end of ${client.connectionId}`, 9_000);
         assert.equal(client.texts("g").length, SENDS);
         assert.equal(client.connections.length, 1, "the session was replaced");
         assert.equal(client.disconnections, 0);

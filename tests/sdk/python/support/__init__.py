@@ -1,0 +1,1 @@
+"""Gateways, proxies, official clients and histories for the tests."""
