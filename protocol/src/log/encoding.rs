@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A reader refuses a version, a body or an enumeration value that it does not know: a record that cannot be
-//! understood must not be passed over, since sequence ids depend on every record.
+//! understood must not be passed over, since sequence ids depend on every record. Fields that it does not know it
+//! does pass over: a field that changes what a record means needs a new version.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message as _;
@@ -387,3 +388,7 @@ fn texts(groups: &[GroupName]) -> Vec<String> {
 fn group_names(stored: &[String]) -> Result<Vec<GroupName>, RecordError> {
     stored.iter().map(|name| GroupName::new(name).map_err(|_| RecordError::Invalid("group"))).collect()
 }
+
+#[cfg(test)]
+#[path = "encoding_tests.rs"]
+mod tests;

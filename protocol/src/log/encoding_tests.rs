@@ -1,0 +1,428 @@
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use super::*;
+
+proptest! {
+    #[test]
+    fn records_come_back(record in record()) {
+        prop_assert_eq!(Record::decode(record.encode()), Ok(record));
+    }
+
+    #[test]
+    fn a_payload_is_shared_with_the_stored_bytes(published in published(), key in key()) {
+        let body = Body::Published(published);
+        let stored = Record { key, time: Time(1), sequence_ack: None, body }.encode();
+        let Body::Published(read) = Record::decode(stored.clone()).unwrap().body else { panic!("another body") };
+        let payload = read.payload.bytes;
+        prop_assert!(payload.is_empty() || stored.as_ptr_range().contains(&payload.as_ptr()));
+    }
+
+    #[test]
+    fn no_part_of_a_record_is_a_record(record in record()) {
+        let stored = record.encode();
+        for bytes in 0..stored.len() {
+            prop_assert!(Record::decode(stored.slice(..bytes)).is_err(), "{} of {} bytes", bytes, stored.len());
+        }
+    }
+
+    #[test]
+    fn any_bytes_are_a_record_or_an_error(mut bytes in vec(any::<u8>(), 0..200), is_version_1 in any::<bool>()) {
+        if let Some(version) = bytes.first_mut().filter(|_| is_version_1) {
+            *version = RECORD_VERSION;
+        }
+        if let Ok(record) = Record::decode(bytes.into()) {
+            prop_assert_eq!(Record::decode(record.encode()), Ok(record));
+        }
+    }
+
+    #[test]
+    fn a_damaged_record_is_a_record_or_an_error(
+        record in record(),
+        at in any::<prop::sample::Index>(),
+        flipped in 1u8..,
+    ) {
+        let mut stored = record.encode().to_vec();
+        let at = at.index(stored.len());
+        stored[at] ^= flipped;
+        let read = Record::decode(stored.into());
+        if at == 0 {
+            prop_assert_eq!(read, Err(RecordError::UnknownVersion(RECORD_VERSION ^ flipped)));
+        } else if let Ok(read) = read {
+            prop_assert_eq!(Record::decode(read.encode()), Ok(read));
+        }
+    }
+}
+
+#[test]
+fn version_1_is_read_for_ever() {
+    for (name, record) in version_1() {
+        let stored = fixture(name);
+        assert_eq!(Record::decode(stored.clone()), Ok(record.clone()), "{name}");
+        assert_eq!(record.encode(), stored, "{name}");
+    }
+}
+
+#[test]
+fn every_fixture_is_used() {
+    let stored: BTreeSet<String> = std::fs::read_dir(fixtures())
+        .unwrap()
+        .map(|file| file.unwrap().file_name().into_string().unwrap())
+        .collect();
+    let used: BTreeSet<String> = version_1().iter().map(|(name, _)| format!("{name}.hex")).collect();
+    assert_eq!(stored, used);
+}
+
+#[test]
+fn stored_numbers_never_change() {
+    for (number, subprotocol) in
+        [(1, Subprotocol::Json), (2, Subprotocol::JsonReliable), (3, Subprotocol::Raw)]
+    {
+        assert_eq!((subprotocol_number(subprotocol), subprotocol_of(number)), (number, Some(subprotocol)));
+    }
+    let kinds =
+        [(1, PayloadKind::Text), (2, PayloadKind::Json), (3, PayloadKind::Binary), (4, PayloadKind::Any)];
+    for (number, kind) in kinds {
+        assert_eq!((kind_number(kind), kind_of(number)), (number, Some(kind)));
+    }
+    for (number, permission) in [(1, Permission::JoinLeaveGroup), (2, Permission::SendToGroup)] {
+        assert_eq!((permission_number(permission), permission_of(number)), (number, Some(permission)));
+    }
+    let reasons = [
+        (1, EndReason::ClientClosed),
+        (2, EndReason::ProtocolViolation),
+        (3, EndReason::OutboxFull),
+        (4, EndReason::Expired),
+        (5, EndReason::Shed),
+        (6, EndReason::ClosedByApplication),
+    ];
+    for (number, reason) in reasons {
+        assert_eq!((reason_number(reason), reason_of(number)), (number, Some(reason)));
+    }
+}
+
+#[test]
+fn no_bytes_are_no_record() {
+    assert_eq!(Record::decode(Bytes::new()), Err(RecordError::Empty));
+}
+
+#[test]
+fn another_version_is_refused_by_its_number() {
+    for version in (0..=u8::MAX).filter(|version| *version != RECORD_VERSION) {
+        let mut stored = fixture("booted").to_vec();
+        stored[0] = version;
+        assert_eq!(Record::decode(stored.into()), Err(RecordError::UnknownVersion(version)));
+    }
+}
+
+#[test]
+fn what_is_missing_or_unknown_is_named() {
+    let key = || Some(boot_key());
+    let bodies: Vec<(&str, Option<BootKeyV1>, Option<BodyV1>)> = vec![
+        ("key", None, Some(BodyV1::Booted(BootedV1 {}))),
+        ("shard", Some(BootKeyV1 { shard: 0x1_0000, ..boot_key() }), Some(BodyV1::Booted(BootedV1 {}))),
+        ("body", key(), None),
+        ("subprotocol", key(), Some(BodyV1::Opened(OpenedV1::default()))),
+        ("subprotocol", key(), Some(BodyV1::Opened(OpenedV1 { subprotocol: 4, ..OpenedV1::default() }))),
+        (
+            "group",
+            key(),
+            Some(BodyV1::Opened(OpenedV1 { subprotocol: 1, groups: blank(), ..OpenedV1::default() })),
+        ),
+        ("group", key(), Some(BodyV1::Joined(MembershipV1 { groups: blank(), ..MembershipV1::default() }))),
+        ("group", key(), Some(BodyV1::Left(MembershipV1 { groups: blank(), ..MembershipV1::default() }))),
+        ("payload kind", key(), Some(BodyV1::Published(PublishedV1::default()))),
+        ("payload kind", key(), Some(BodyV1::Published(PublishedV1 { payload_kind: 5, ..text() }))),
+        ("group", key(), Some(BodyV1::Published(PublishedV1 { groups: blank(), ..text() }))),
+        ("ttl", key(), Some(BodyV1::Published(PublishedV1 { ttl_seconds: 0x1_0000, ..text() }))),
+        (
+            "metadata",
+            key(),
+            Some(BodyV1::Published(PublishedV1 { metadata: vec![MetadataEntryV1::default()], ..text() })),
+        ),
+        ("permission", key(), Some(BodyV1::Granted(PermissionV1 { permission: 0, ..permission() }))),
+        ("permission", key(), Some(BodyV1::Revoked(PermissionV1 { permission: 3, ..permission() }))),
+        ("group", key(), Some(BodyV1::Granted(PermissionV1 { group: String::new(), ..permission() }))),
+        ("reason", key(), Some(BodyV1::Ended(EndedV1::default()))),
+        ("reason", key(), Some(BodyV1::Ended(EndedV1 { reason: 7, ..EndedV1::default() }))),
+    ];
+    for (part, boot_key, body) in bodies {
+        let record = RecordV1 { boot_key, body, ..RecordV1::default() };
+        assert_eq!(Record::decode(stored(&record)), Err(RecordError::Invalid(part)), "{record:?}");
+    }
+}
+
+#[test]
+fn a_body_of_a_later_build_is_refused() {
+    let mut bytes = fixture("booted").to_vec();
+    let later_body = [0x92, 0x01, 0x00]; // field 18
+    bytes.truncate(bytes.len() - 2);
+    bytes.extend_from_slice(&later_body);
+    assert_eq!(Record::decode(bytes.into()), Err(RecordError::Invalid("body")));
+}
+
+#[test]
+fn bytes_that_are_no_message_are_damaged() {
+    for damaged in [&[1, 0xFF][..], &[1, 0x0A], &[1, 0x08], &[1, 0x22, 0x7F, 0x00], &[1, 0x52, 0x01]] {
+        let read = Record::decode(Bytes::copy_from_slice(damaged));
+        assert!(matches!(read, Err(RecordError::Damaged(_))), "{damaged:?}: {read:?}");
+    }
+    let mut not_utf8 = fixture("ended").to_vec();
+    let id = not_utf8.windows(3).position(|bytes| bytes == b"c-1").unwrap();
+    not_utf8[id] = 0xFF;
+    assert!(matches!(Record::decode(not_utf8.into()), Err(RecordError::Damaged(_))));
+}
+
+#[test]
+fn an_error_shows_nothing_of_a_payload() {
+    let mut bytes = fixture("published").to_vec();
+    let user = bytes.windows(3).position(|bytes| bytes == b"ada").unwrap();
+    bytes[user] = 0xFF;
+    let error = Record::decode(bytes.into()).unwrap_err();
+    let shown = format!("{error} {error:?}");
+    assert!(!shown.contains("1.0") && !shown.contains("trace"), "{shown}");
+}
+
+fn boot_key() -> BootKeyV1 {
+    BootKeyV1 { counter: 1, settled_below: 1, ..BootKeyV1::default() }
+}
+
+fn blank() -> Vec<String> {
+    vec!["a".to_owned(), String::new()]
+}
+
+fn text() -> PublishedV1 {
+    PublishedV1 { payload_kind: 1, ..PublishedV1::default() }
+}
+
+fn permission() -> PermissionV1 {
+    PermissionV1 { connection_id: "c-1".to_owned(), permission: 1, group: "lobby".to_owned() }
+}
+
+fn stored(record: &RecordV1) -> Bytes {
+    let mut bytes = vec![RECORD_VERSION];
+    record.encode_raw(&mut bytes);
+    bytes.into()
+}
+
+fn fixtures() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/records/v1")
+}
+
+/// Reads hexadecimal bytes; what follows a `#` says what they are.
+fn fixture(name: &str) -> Bytes {
+    let text = std::fs::read_to_string(fixtures().join(name).with_extension("hex")).unwrap();
+    let code = text.lines().map(|line| line.split('#').next().unwrap_or_default());
+    code.flat_map(str::split_whitespace).map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
+}
+
+/// What each fixture says.
+fn version_1() -> Vec<(&'static str, Record)> {
+    let c1 = || ConnectionId::new("c-1");
+    let lobby = || group_name("lobby");
+    let bare = |body| fixed_record(2, 1, None, None, body);
+    let mut metadata = Metadata::default();
+    metadata.insert("trace", "a1").unwrap();
+    metadata.insert("id", "7").unwrap();
+    let opened = Opened {
+        connection_id: c1(),
+        user_id: Some(UserId::new("ada")),
+        subprotocol: Subprotocol::JsonReliable,
+        roles: vec!["webpubsub.sendToGroup".to_owned(), "webpubsub.joinLeaveGroups.a.*".to_owned()],
+        groups: vec![lobby(), group_name("grün")],
+        ack_window_ids: 10_000,
+        retention_seconds: 60,
+    };
+    let mut opened = fixed_record(300, 299, None, None, Body::Opened(opened));
+    opened.key.boot.shard = 3;
+    let opened_bare = Opened {
+        connection_id: ConnectionId::new("c-2"),
+        user_id: None,
+        subprotocol: Subprotocol::Raw,
+        roles: vec![],
+        groups: vec![],
+        ack_window_ids: 0,
+        retention_seconds: 0,
+    };
+    let published = Published {
+        publisher: Some(c1()),
+        user_id: Some(UserId::new("ada")),
+        groups: vec![lobby(), group_name("a.b")],
+        no_echo: true,
+        ttl_seconds: 300,
+        payload: Payload { kind: PayloadKind::Json, bytes: Bytes::from_static(b"{\"n\": 1.0}") },
+        metadata,
+    };
+    let published_bare = Published {
+        publisher: None,
+        user_id: None,
+        groups: vec![lobby()],
+        no_echo: false,
+        ttl_seconds: 0,
+        payload: Payload { kind: PayloadKind::Text, bytes: Bytes::new() },
+        metadata: Metadata::default(),
+    };
+    let several = vec![group_name("a"), group_name("b"), group_name("c.d")];
+    vec![
+        ("booted", fixed_record(0, 0, None, None, Body::Booted)),
+        ("opened", opened),
+        ("opened-bare", fixed_record(1, 1, None, None, Body::Opened(opened_bare))),
+        (
+            "joined",
+            fixed_record(
+                2,
+                1,
+                None,
+                Some((0, 0x1122_3344_5566_7788)),
+                Body::Joined { connection_id: c1(), groups: vec![lobby()] },
+            ),
+        ),
+        (
+            "joined-several",
+            fixed_record(2, 1, Some(17), None, Body::Joined { connection_id: c1(), groups: several }),
+        ),
+        ("left", bare(Body::Left { connection_id: c1(), groups: vec![lobby()] })),
+        (
+            "published",
+            fixed_record(
+                70_000,
+                69_990,
+                Some((1 << 53) - 1),
+                Some((u64::MAX, u64::MAX)),
+                Body::Published(published),
+            ),
+        ),
+        ("published-bare", bare(Body::Published(published_bare))),
+        (
+            "granted",
+            bare(Body::Granted { connection_id: c1(), permission: Permission::SendToGroup, group: lobby() }),
+        ),
+        (
+            "revoked",
+            bare(Body::Revoked {
+                connection_id: c1(),
+                permission: Permission::JoinLeaveGroup,
+                group: lobby(),
+            }),
+        ),
+        ("ended", bare(Body::Ended { connection_id: c1(), reason: EndReason::Expired })),
+    ]
+}
+
+fn fixed_record(
+    counter: u64,
+    settled_below: u64,
+    sequence_ack: Option<u64>,
+    ack: Option<(u64, u64)>,
+    body: Body,
+) -> Record {
+    let boot = BootId(0x0123_4567_89ab_cdef_fedc_ba98_7654_3210);
+    let ack =
+        ack.map(|(ack_id, fingerprint)| AckKey { ack_id, fingerprint: Fingerprint::from_log(fingerprint) });
+    let key = Key { boot: BootKey { boot, shard: 0, counter, settled_below }, ack };
+    Record { key, time: Time(1_764_284_400_123), sequence_ack, body }
+}
+
+fn group_name(name: &str) -> GroupName {
+    GroupName::new(name).unwrap()
+}
+
+fn record() -> impl Strategy<Value = Record> {
+    (key(), any::<u64>(), option::of(any::<u64>()), body())
+        .prop_map(|(key, time, sequence_ack, body)| Record { key, time: Time(time), sequence_ack, body })
+}
+
+fn key() -> impl Strategy<Value = Key> {
+    let ack = (any::<u64>(), any::<u64>())
+        .prop_map(|(ack_id, fingerprint)| AckKey { ack_id, fingerprint: Fingerprint::from_log(fingerprint) });
+    (any::<u128>(), any::<u16>(), any::<u64>(), any::<u64>(), option::of(ack)).prop_map(
+        |(boot, shard, counter, settled_below, ack)| Key {
+            boot: BootKey { boot: BootId(boot), shard, counter, settled_below },
+            ack,
+        },
+    )
+}
+
+fn body() -> impl Strategy<Value = Body> {
+    prop_oneof![
+        Just(Body::Booted),
+        opened().prop_map(Body::Opened),
+        (connection_id(), groups())
+            .prop_map(|(connection_id, groups)| Body::Joined { connection_id, groups }),
+        (connection_id(), groups()).prop_map(|(connection_id, groups)| Body::Left { connection_id, groups }),
+        published().prop_map(Body::Published),
+        (connection_id(), a_permission(), group()).prop_map(|(connection_id, permission, group)| {
+            Body::Granted { connection_id, permission, group }
+        }),
+        (connection_id(), a_permission(), group()).prop_map(|(connection_id, permission, group)| {
+            Body::Revoked { connection_id, permission, group }
+        }),
+        (connection_id(), reason()).prop_map(|(connection_id, reason)| Body::Ended { connection_id, reason }),
+    ]
+}
+
+fn opened() -> impl Strategy<Value = Opened> {
+    let subprotocol = select(vec![Subprotocol::Json, Subprotocol::JsonReliable, Subprotocol::Raw]);
+    let user_id = option::of(any::<String>());
+    let roles = vec(any::<String>(), 0..4);
+    (connection_id(), user_id, subprotocol, roles, groups(), any::<u32>(), any::<u32>()).prop_map(
+        |(connection_id, user_id, subprotocol, roles, groups, ack_window_ids, retention_seconds)| Opened {
+            connection_id,
+            user_id: user_id.as_deref().map(UserId::new),
+            subprotocol,
+            roles,
+            groups,
+            ack_window_ids,
+            retention_seconds,
+        },
+    )
+}
+
+fn published() -> impl Strategy<Value = Published> {
+    let kind = select(vec![PayloadKind::Text, PayloadKind::Json, PayloadKind::Binary, PayloadKind::Any]);
+    let payload = (kind, vec(any::<u8>(), 0..100));
+    let metadata = prop::collection::btree_map("[!#$%&'*+.^_`|~0-9A-Za-z-]{1,20}", "[ -~]{0,20}", 0..4);
+    let publisher = (option::of(connection_id()), option::of(any::<String>()));
+    (publisher, groups(), any::<bool>(), any::<u16>(), payload, metadata).prop_map(
+        |((publisher, user_id), groups, no_echo, ttl_seconds, (kind, bytes), entries)| {
+            let mut metadata = Metadata::default();
+            for (key, value) in &entries {
+                metadata.insert(key, value).unwrap();
+            }
+            Published {
+                publisher,
+                user_id: user_id.as_deref().map(UserId::new),
+                groups,
+                no_echo,
+                ttl_seconds,
+                payload: Payload { kind, bytes: bytes.into() },
+                metadata,
+            }
+        },
+    )
+}
+
+fn connection_id() -> impl Strategy<Value = ConnectionId> {
+    any::<String>().prop_map(|id| ConnectionId::new(&id))
+}
+
+fn group() -> impl Strategy<Value = GroupName> {
+    any::<String>().prop_filter_map("a blank group", |name| GroupName::new(&name).ok())
+}
+
+fn groups() -> impl Strategy<Value = Vec<GroupName>> {
+    vec(group(), 0..4)
+}
+
+fn a_permission() -> impl Strategy<Value = Permission> {
+    select(vec![Permission::JoinLeaveGroup, Permission::SendToGroup])
+}
+
+fn reason() -> impl Strategy<Value = EndReason> {
+    select((1..=6).filter_map(reason_of).collect::<Vec<_>>())
+}
