@@ -12,7 +12,7 @@
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-use crate::wire::{GroupName, Metadata, Payload, PayloadKind, Upstream};
+use crate::wire::{Metadata, Payload, PayloadKind, Upstream};
 
 /// XXH3-64 over everything that executing a request depends on; part of the record format, so it never changes
 /// within a record version. It can only be made from a request, so no ack id can be remembered without one.
@@ -102,7 +102,7 @@ impl Head {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::EventName;
+    use crate::wire::{EventName, GroupName};
     use bytes::Bytes;
 
     fn send(group: &str, data: &'static [u8]) -> Upstream {
