@@ -1,5 +1,5 @@
-//! Everything under one ack id of one connection: its tries and their answers, and whether the answers can be true. Knows nothing
-//! of groups or deliveries.
+//! Everything under one ack id of one connection: its tries and their answers, and whether the answers can be true.
+//! Knows nothing of groups or deliveries.
 
 use crate::verdict::ViolationKind;
 
@@ -73,8 +73,8 @@ impl AckId {
         self.on_last_socket.answers < self.on_last_socket.tries
     }
 
-    /// Takes an answer into account and says which promise it breaks. `tries_max` is how many tries there were of the request
-    /// that can have been executed: of the executed one where it is known, else the most of any.
+    /// Takes an answer into account and says which promise it breaks. `tries_max` is how many tries there were of the
+    /// request that can have been executed: of the executed one where it is known, else the most of any.
     pub(crate) fn answer(&mut self, answer: Answer, tries_max: u32) -> Option<ViolationKind> {
         let answered = self.refused + self.uncertain + self.successes + self.duplicates;
         if answered >= self.attempts {

@@ -37,7 +37,8 @@ struct Judge<'a> {
     memberships: &'a Memberships,
     /// Per message name: what the current session got of it. Cleared between sessions.
     got: Vec<Got>,
-    /// Per publisher's stream: the delivery to the current session whose request was certainly made latest. Cleared between sessions.
+    /// Per publisher's stream: the delivery to the current session whose request was certainly made latest. Cleared
+    /// between sessions.
     newest: Vec<Option<Newest>>,
 }
 
@@ -141,7 +142,8 @@ impl Judge<'_> {
         Cause::Impossible(kind)
     }
 
-    /// Whether the session certainly was not a member whenever the request can have been executed, and what that makes of a delivery.
+    /// Whether the session certainly was not a member whenever the request can have been executed, and what that
+    /// makes of a delivery.
     fn outside(&self, id: u32, request: &Request, delivered: Option<Place>) -> Option<ViolationKind> {
         let Some(membership) = self.memberships.get(id, request.content.group) else {
             return Some(ViolationKind::NotMember);

@@ -1,5 +1,5 @@
-//! Where observations are kept: per recorder, in order, with every string stored once. Knows the JSON-lines format, and
-//! nothing of what the events mean.
+//! Where observations are kept: per recorder, in order, with every string stored once. Knows the JSON-lines format,
+//! and nothing of what the events mean.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, Read, Write};

@@ -1,5 +1,5 @@
-//! One pass over the events: who the sessions are, what was requested and what is known of its execution. Judges what the acks alone show;
-//! deliveries are judged elsewhere, from what is kept here.
+//! One pass over the events: who the sessions are, what was requested and what is known of its execution. Judges what
+//! the acks alone show; deliveries are judged elsewhere, from what is kept here.
 
 use std::collections::HashMap;
 
@@ -404,7 +404,8 @@ impl Ledger {
         }
     }
 
-    /// A request is out when all tries under its ack id were refused, or another request under the same ack id was executed.
+    /// A request is out when all tries under its ack id were refused, or another request under the same ack id was
+    /// executed.
     fn rule_out_refused(&mut self) {
         let mut executed: Vec<Option<u32>> = self.ack_ids.iter().map(|slot| slot.executed).collect();
         for (id, request) in (0..).zip(&self.requests) {

@@ -1,7 +1,7 @@
 //! Judges histories: what publishers and subscribers of a Web PubSub service asked for and what they saw.
 //!
-//! The checker knows the promises that the service makes to its clients, and nothing else: it imports neither the
-//! protocol crate nor the gateway, so a fault there can't hide here. The same [`check`] judges a simulation, which pushes
+//! The checker knows the promises that the service makes to its clients, and nothing else: it imports neither the protocol
+//! crate nor the gateway, so that a fault there can't hide here. The same [`check`] judges a simulation, which pushes
 //! [`Event`]s into a [`History`], and real processes, which write them as JSON lines for the command `oncewire-check`.
 //!
 //! It is made to be *sound* before it is sharp: where a history leaves open whether the service did wrong, it stays silent.
@@ -74,57 +74,69 @@
 //! ## Fields in detail
 //!
 //! `opened`
-//! * `groups`: groups of which the session certainly is a member when the line is written: from the token, or because the SDK joined
-//!   them again before it reported `connected`. (Messages may reach such an SDK before it reports the connection id: hold back
-//!   what you see until the id is known, then write `opened` first.)
-//! * `observes_sockets` (default false): this recorder sees the socket itself. It writes `dropped` and `resumed` for every change of socket,
-//!   and frames in the order in which they were read. It permits the judgements about one socket: every request is acked, in the order of requests, a publisher's own message
-//!   comes before its ack, redelivery is complete. What an older socket still yields after `resumed` must not be written, and a request that was
-//!   never handed to a socket must either not be written or be followed by `dropped`. Leave it false behind an SDK that recovers without telling.
-//! * `unordered_callbacks` (default false): the SDK runs callbacks concurrently (the synchronous Python client does). The order of messages
-//!   is then judged by their sequence ids, and nothing is concluded from the order of `delivered` lines.
+//! * `groups`: groups of which the session certainly is a member when the line is written: from the token, or because the
+//!   SDK joined them again before it reported `connected`. (Messages may reach such an SDK before it reports the connection
+//!   id: hold back what you see until the id is known, then write `opened` first.)
+//! * `observes_sockets` (default false): this recorder sees the socket itself. It writes `dropped` and `resumed` for every
+//!   change of socket, and frames in the order in which they were read. It permits the judgements about one socket: every
+//!   request is acked, in the order of requests; a publisher's own message comes before its ack; redelivery is complete.
+//!   What an older socket still yields after `resumed` must not be written, and a request that was never handed to a socket
+//!   must either not be written or be followed by `dropped`. Leave it false behind an SDK that recovers without telling.
+//! * `unordered_callbacks` (default false): the SDK runs callbacks concurrently (the synchronous Python client does). The
+//!   order of messages is then judged by their sequence ids, and nothing is concluded from the order of `delivered` lines.
 //!
 //! `join`, `leave`, `publish`
-//! * A *request* is a pair (connection, ack id). The same pair again is a resend, and must have the same content; another content under the same ack
-//!   id is a test of `PayloadMismatch`. Without `ack_id` each line is a request of its own, and nobody ever learns whether it was executed.
+//! * A *request* is a pair (connection, ack id). The same pair again is a resend, and must have the same content (all of the
+//!   frame, also what a history doesn't show); another content under the same ack id is a test of `PayloadMismatch`. Without
+//!   `ack_id` each line is a request of its own, and only a delivery shows that it was executed.
 //! * The same `message` in several requests (a new ack id, a new session) permits one delivered copy for each of them.
-//!   When you can't tell whether a request went out on the old session or the new one, write it for both and leave out the `acked`.
-//!   Retries that an SDK makes on its own with new ack ids: write as many `publish` lines without `ack_id` as it may make tries.
-//! * `lane`: publishes of one connection are ordered as long as one thread makes them. Concurrent threads on one connection name their lane
-//!   each, and are then ordered only within it.
-//! * `ttl_seconds` above 0: the message may expire, and is then missing rightly. It has to arrive only when `at_ms` on the `publish` and on the
-//!   subscriber's `quiesced` show that its time was not over.
-//! * `at_ms`: milliseconds since the Unix epoch by a clock that the gateway shares and that doesn't jump. Used for nothing but `ttl_seconds`.
-//! * What others do to a session (a REST call that adds it to a group or takes it out) is written as `join` or `leave` without `ack_id`. A REST caller
-//!   that publishes is a connection of its own: `opened` with `reliable` false, then `publish` with an ack id of its counting, and `acked` for a 2xx.
+//!   When you can't tell whether a request went out on the old session or the new one, write it for both and leave out the
+//!   `acked`. Retries that an SDK makes on its own with new ack ids: write as many `publish` lines without `ack_id` as it may
+//!   make tries.
+//! * `lane`: publishes of one connection are ordered as long as one thread makes them. Concurrent threads on one connection
+//!   name their lane each, and are then ordered only within it.
+//! * `ttl_seconds` above 0: the message may expire, and is then missing rightly. It has to arrive only when `at_ms` on the
+//!   `publish` and on the subscriber's `quiesced` show that its time was not over.
+//! * `at_ms`: milliseconds since the Unix epoch by a clock that the gateway shares and that doesn't jump. Used for nothing
+//!   but `ttl_seconds`.
+//! * What others do to a session (a REST call that adds it to a group or takes it out) is written as `join` or `leave`
+//!   without `ack_id`, by the recorder of the session. A REST caller that publishes is a connection of its own: `opened` with
+//!   `reliable` false, then `publish` with an ack id of its counting, and `acked` for a 2xx.
 //!
 //! `acked`
-//! * Write what an ack frame said and nothing else: an SDK call that failed because the socket went away or time ran out has no `acked`.
-//!   JavaScript: `isDuplicated` true is `"success":false,"error":"Duplicate"`; a `SendMessageError` with `errorDetail` is its `name`.
-//! * `definite` says that an error means "certainly not executed". Default: true for `Forbidden` and `PayloadMismatch`, false for all other names.
-//!   With `"definite":true` on an `InternalServerError` a delivery without another try is a violation.
+//! * Write what an ack frame said and nothing else: an SDK call that failed because the socket went away or time ran out has
+//!   no `acked`. JavaScript: `isDuplicated` true is `"success":false,"error":"Duplicate"`; a `SendMessageError` with
+//!   `errorDetail` is its `name`.
+//! * `definite` says that an error means "certainly not executed". Default: true for `Forbidden`, false for other names
+//!   (`Duplicate` and `PayloadMismatch` have a meaning of their own). With `"definite":true` on an `InternalServerError` a
+//!   delivery without another try is a violation.
 //!
 //! `closed`
 //! * It is about the session. A refused attempt of someone else to take it over is not a `closed`; neither is a socket error.
 //!
 //! `quiesced`
-//! * Promise of its writer: all recorders have stopped publishing, and everything that has to arrive has had all the time it needs.
-//!   It demands completeness of this recorder's sessions that are open and attached, or of those in `connections` when that is given. A socket can be dead without
-//!   anyone's notice: behind an SDK that hides drops, list the connections that have just answered (an ack read after the last publish, say).
-//! * Publishes that this recorder sees acked only afterwards are not demanded. What arrives after `quiesced` counts as arrived.
+//! * Promise of its writer: all recorders have stopped publishing, and everything that has to arrive has had all the time it
+//!   needs. It demands completeness of this recorder's sessions that are open and attached, or of those in `connections` when
+//!   that is given. A socket can be dead without anyone's notice: behind an SDK that hides drops, list the connections that
+//!   have just answered (an ack read after the last publish, say).
+//! * Publishes that this recorder sees acked only afterwards are not demanded. What arrives after `quiesced` counts as
+//!   arrived.
 //!
 //! ## Several recorders
 //!
 //! Lines of one file are ordered. Between files nothing is assumed except what `signal` and `awaited` say: everything before
-//! `{"event":"signal","name":"subscribed"}` in one file happened before everything after `{"event":"awaited","name":"subscribed"}` in another.
-//! A name is signalled once and may be awaited by many. Without it a publish in one file can't be shown to follow a join in another, and so no message is ever missing
-//! between the two; order, duplicates and phantoms are judged all the same. The typical test: each subscriber signals after its join acks, and the publisher awaits them all.
+//! `{"event":"signal","name":"subscribed"}` in one file happened before everything after
+//! `{"event":"awaited","name":"subscribed"}` in another. A name is signalled once and may be awaited by many. Without it a
+//! publish in one file can't be shown to follow a join in another, and so no message is ever missing between the two; order,
+//! copies and phantoms are judged all the same. The typical test: each subscriber signals after its join acks, and the
+//! publisher awaits them all.
 //!
 //! # What is judged
 //!
-//! Each [`ViolationKind`] says what it means and which evidence it needs. Assumed of clients: they write requests to a socket in the order of the lines, resend within the
-//! service's ack window, and drop messages whose sequence id is not above the largest seen. A session whose client acknowledges a sequence id that it
-//! has not seen yet may lose messages by its own fault, and is not judged for loss.
+//! Each [`ViolationKind`] says what it means and which evidence it needs. Assumed of clients: they write requests to a
+//! socket in the order of the lines, resend within the service's ack window, and drop messages whose sequence id is not above
+//! the largest seen. A session whose client acknowledges a sequence id that it has not seen yet may lose messages by its own
+//! fault, and is not judged for loss.
 
 mod acks;
 mod causality;

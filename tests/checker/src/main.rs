@@ -1,4 +1,5 @@
-//! `oncewire-check FILE...`: judges recorded histories. Exit code 0: no promise was broken; 1: some were; 2: the files are not a history.
+//! `oncewire-check FILE...`: judges recorded histories. Exit code 0: no promise was broken; 1: some were; 2: the
+//! files are not a history.
 
 use std::fs::File;
 use std::io::{self, BufReader, Write};
@@ -12,7 +13,8 @@ use oncewire_checker::{History, ReadError, Verdict, check};
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
-    /// JSON-lines files, one for each recorder; the format is described in the documentation of the crate oncewire-checker.
+    /// JSON-lines files, one for each recorder; the format is described in the documentation of the crate
+    /// oncewire-checker.
     #[arg(required = true)]
     files: Vec<PathBuf>,
     /// Print the whole verdict as one JSON object.

@@ -24,7 +24,8 @@ pub(crate) struct Membership {
     leaves: Vec<Change>,
 }
 
-/// From an ack to the next try that may end it, as indexes of the session's recorder. Without `from`: since ever; without `to`: for ever.
+/// From an ack to the next try that may end it, as indexes of the session's recorder. Without `from`: since ever;
+/// without `to`: for ever.
 #[derive(Clone, Copy)]
 pub(crate) struct Span {
     pub(crate) from: Option<u32>,

@@ -6,7 +6,8 @@ use serde::Serialize;
 
 macro_rules! statistics {
     ($($(#[doc = $doc:literal])+ $field:ident,)+) => {
-        /// Counts over one history. Behind each check stands how often it really applied: zero means that it proved nothing.
+        /// Counts over one history. Behind each check stands how often it really applied: zero means that it proved
+        /// nothing.
         #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
         pub struct Statistics { $($(#[doc = $doc])+ pub $field: u64,)+ }
 

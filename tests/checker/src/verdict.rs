@@ -77,22 +77,25 @@ pub struct Malformed {
 /// The promises that can be broken.
 ///
 /// Terms: a message is *executed* when an ack says so (success, or `Duplicate` after an own earlier try) or when
-/// somebody got it. A session is *certainly a member* from the ack of its join until it next asks to leave, and *certainly not a member* until it first
-/// asks to join and from the ack of a leave until it next asks to join. Requests that are in flight together, or are sent again, leave both open.
+/// somebody got it. A session is *certainly a member* from the ack of its join until it next asks to leave, and
+/// *certainly not a member* until it first asks to join and from the ack of a leave until it next asks to join.
+/// Requests that are in flight together, or are sent again, leave both open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ViolationKind {
-    /// An executed message never came to a session that certainly was a member from before it was first sent until after it was executed,
-    /// and that was attached at `quiesced`, or got a later message of the same publisher to the same group.
+    /// An executed message never came to a session that certainly was a member from before it was first sent until
+    /// after it was executed, and that was attached at `quiesced`, or got a later message of the same publisher to
+    /// the same group.
     Lost,
     /// A session got a message more often than it was requested.
     Duplicated,
-    /// A session got two messages of one publisher to one group in the wrong order, although no try of the first could have been executed after
-    /// one of the second.
+    /// A session got two messages of one publisher to one group in the wrong order, although no try of the first
+    /// could have been executed after one of the second.
     OutOfOrder,
     /// A session got a message that nobody published, or published to another group, or published only afterwards.
     Phantom,
-    /// A session got a message of which every try was definitely refused, or whose ack id had been used up by another request.
+    /// A session got a message of which every try was definitely refused, or whose ack id had been used up by another
+    /// request.
     RefusedDelivered,
     /// A session got a message that was published in another hub.
     HubCrossed,
@@ -114,7 +117,8 @@ pub enum ViolationKind {
     SequenceIdNotIncreasing,
     /// A sequence id named one message and later another.
     SequenceIdRenamed,
-    /// A sequence id came for the first time after larger ones had come: a client that drops what it has passed loses that message.
+    /// A sequence id came for the first time after larger ones had come: a client that drops what it has passed loses
+    /// that message.
     SequenceIdInGap,
     /// After a resume, a message that the client had got but not acknowledged was passed over.
     RedeliverySkipped,

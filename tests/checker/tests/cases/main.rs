@@ -1,4 +1,7 @@
-//! Small histories with a known verdict: for every kind of violation one that shows exactly it, and near misses that are right.
+//! Small histories with a known verdict: for every kind of violation one that shows exactly it, and near misses that
+//! are right.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "what a test's helper can't do fails the test")]
 
 mod acks;
 mod deliveries;

@@ -1,4 +1,7 @@
 //! Random histories: right ones must pass, and one change must be caught. A failure names its seed.
+//! `ONCEWIRE_CHECKER_SEEDS=100000 cargo test -p oncewire-checker --test random` tries that many seeds in each test.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "what a test's helper can't do fails the test")]
 
 mod mutations;
 mod world;
@@ -17,7 +20,13 @@ fn judge(events: &[(usize, Event)]) -> Verdict {
     check(&history)
 }
 
-fn assert_right(weather: Weather, seeds: std::ops::Range<u64>) -> BTreeMap<&'static str, u64> {
+/// The seeds of one test, which differ from those of the others.
+fn seeds(test: u64, ordinary: u64) -> impl Iterator<Item = u64> {
+    let wanted = std::env::var("ONCEWIRE_CHECKER_SEEDS").ok().and_then(|n| n.parse().ok());
+    (0..wanted.unwrap_or(ordinary)).map(move |n| (test << 32) + n)
+}
+
+fn assert_right(weather: Weather, seeds: impl Iterator<Item = u64>) -> BTreeMap<&'static str, u64> {
     let mut totals = BTreeMap::new();
     for seed in seeds {
         let verdict = judge(&World::run(seed, weather).events);
@@ -31,7 +40,7 @@ fn assert_right(weather: Weather, seeds: std::ops::Range<u64>) -> BTreeMap<&'sta
 
 #[test]
 fn right_histories_of_one_recorder_pass_and_exercise_every_check() {
-    let totals = assert_right(Weather { churn: true, recorders: false, steps: 1500 }, 0..400);
+    let totals = assert_right(Weather { churn: true, recorders: false, steps: 1500 }, seeds(0, 400));
     for (name, _) in Statistics::default().rows() {
         // This world's clients never acknowledge what they have not seen.
         assert_eq!(totals[name] == 0, name == "sessions_acking_ahead", "{name}: {}", totals[name]);
@@ -40,7 +49,7 @@ fn right_histories_of_one_recorder_pass_and_exercise_every_check() {
 
 #[test]
 fn right_histories_of_several_recorders_pass() {
-    let totals = assert_right(Weather { churn: true, recorders: true, steps: 1500 }, 1000..1400);
+    let totals = assert_right(Weather { churn: true, recorders: true, steps: 1500 }, seeds(1, 400));
     for name in ["must_arrive", "must_not_arrive", "order_judged", "signals"] {
         assert!(totals[name] > 0, "{name}");
     }
@@ -48,13 +57,13 @@ fn right_histories_of_several_recorders_pass() {
 
 #[test]
 fn right_histories_without_churn_pass() {
-    assert_right(Weather { churn: false, recorders: false, steps: 800 }, 2000..2200);
+    assert_right(Weather { churn: false, recorders: false, steps: 800 }, seeds(2, 200));
 }
 
 #[test]
 fn every_single_change_is_caught() {
     let mut applied: BTreeMap<&str, u32> = BTreeMap::new();
-    for seed in 3000..3150 {
+    for seed in seeds(3, 150) {
         let mut world = World::run(seed, Weather { churn: false, recorders: false, steps: 800 });
         for (name, kind, mutate) in mutations::ALL {
             let Some(changed) = mutate(&mut world.random, &world.events) else { continue };
@@ -73,7 +82,7 @@ fn every_single_change_is_caught() {
 
 #[test]
 fn a_written_history_reads_back_as_the_same() {
-    for seed in 4000..4010 {
+    for seed in seeds(4, 10) {
         let world = World::run(seed, Weather { churn: true, recorders: true, steps: 500 });
         let mut history = History::new();
         let recorders: Vec<_> = (0..3).map(|number| history.recorder(&format!("r{number}"))).collect();

@@ -1,4 +1,5 @@
-//! Single changes to a right history, each of which breaks a promise. A change looks for a place where the break is certain.
+//! Single changes to a right history, each of which breaks a promise. A change looks for a place where the break is
+//! certain.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -324,7 +325,8 @@ fn repeat_id(random: &mut Random, events: &Events) -> Option<Events> {
     Some(changed)
 }
 
-/// A frame that came again after a resume: its index, its earlier index, and whether a larger id follows on the same socket.
+/// A frame that came again after a resume: its index, its earlier index, and whether a larger id follows on the same
+/// socket.
 struct Again {
     earlier: usize,
     later: usize,

@@ -1,4 +1,5 @@
-//! A tiny model of a correct service and its clients, for random histories that are right by construction. It shares nothing with the checker.
+//! A tiny model of a correct service and its clients, for random histories that are right by construction. It shares
+//! nothing with the checker.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -421,6 +422,18 @@ impl World {
         };
         self.log(c, Event::Closed(closed));
         self.open();
+        let left = std::mem::take(&mut self.clients[c].unsettled);
+        // The new session publishes what the old one never saw acked, so that two copies are permitted.
+        let c = self.clients.len() - 1;
+        for (_, request) in left {
+            if self.weather.churn && matches!(request, Request::Publish { .. }) {
+                let client = &mut self.clients[c];
+                client.next_ack_id += 1;
+                let id = client.next_ack_id;
+                client.unsettled.insert(id, request.clone());
+                self.send(c, Some(id), request);
+            }
+        }
     }
 
     fn signal(&mut self, c: usize) {
