@@ -38,7 +38,7 @@ impl Socket {
     /// Returns when so little is pending that the socket may be read on.
     pub async fn ready_to_read(&self) {
         poll_fn(|context| {
-            if self.attachment.outbox.lock().may_read(context.waker()) {
+            if self.attachment.outbox.lock().may_read(self.attachment.session.epoch, context.waker()) {
                 Poll::Ready(())
             } else {
                 Poll::Pending

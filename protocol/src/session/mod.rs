@@ -10,6 +10,8 @@ mod sequence_ids;
 #[expect(clippy::module_inception, reason = "the room is named after its one main type")]
 mod session;
 mod shared_message;
+#[cfg(test)]
+pub(crate) mod testing;
 
 pub use ack_window::{AckWindow, Seen};
 pub use outbox::{AttachEpoch, Closing, Mark, Outbox, OutboxLimits, Progress, RequestBounds, SharedOutbox};

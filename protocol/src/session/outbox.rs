@@ -285,13 +285,15 @@ impl Outbox {
         self.request_bytes += bytes;
     }
 
-    /// Whether this socket may read on; if not, the waker is woken when it may.
-    pub fn may_read(&mut self, waker: &Waker) -> bool {
-        let may = self.is_within_bounds();
-        if !may {
+    /// Whether this socket may read on; if not, the waker is woken when it may. One that is no longer attached may
+    /// not, and is not woken again.
+    pub fn may_read(&mut self, epoch: AttachEpoch, waker: &Waker) -> bool {
+        let is_current = self.is_current(epoch);
+        if is_current && !self.is_within_bounds() {
             self.reader = Some(waker.clone());
+            return false;
         }
-        may
+        is_current
     }
 
     /// Appends up to about `budget_bytes` of frames to `out`: replies that are due and messages from the cursor on,
@@ -325,7 +327,8 @@ impl Outbox {
             }
             let position = self.position();
             let Some(entry) = self.entries.get_mut(self.cursor) else { break };
-            match entry.message.take_if(|message| message.is_expired(now)) {
+            let is_reliable = self.subprotocol.is_reliable();
+            match entry.message.take_if(|message| is_reliable && message.is_expired(now)) {
                 Some(expired) => self.content_bytes -= expired.content_bytes(),
                 None => {
                     if let Some(message) = &entry.message {
