@@ -8,7 +8,7 @@
 //!
 //! | room | knows | does not know |
 //! |---|---|---|
-//! | `edge` | upgrade, sockets, pings, writing what a session has pending | store, groups, other sockets |
+//! | [`edge`] | upgrade, sockets, pings, writing what a session has pending | store, groups, other sockets |
 //! | [`engine`] | inputs in, outputs out; who owns what | WebSocket frames, HTTP types, file formats |
 //! | [`store`] | append, tail, trim, checkpoint, durability | sessions, groups, JSON, sockets |
 //! | [`admin`] | the health operation, whether the gateway takes work | hubs, sessions, tokens |
@@ -22,6 +22,7 @@
 pub mod admin;
 pub mod auth;
 pub mod config;
+pub mod edge;
 pub mod engine;
 pub mod gateway;
 pub mod store;

@@ -1,0 +1,198 @@
+//! What an upgrade request asks for: a plain function from its parts to a decision.
+//!
+//! The checks come in the order of the Web PubSub emulator, since clients tell failures apart by their status.
+
+use axum::http::header::{
+    AUTHORIZATION, CONNECTION, HOST, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION, UPGRADE,
+};
+use axum::http::{HeaderMap, HeaderName, Method, StatusCode, Version, request};
+use oncewire_protocol::wire::{ConnectionId, GroupName, HubName, Subprotocol, UserId};
+
+use super::query::Query;
+use crate::auth::{AccessKeys, AudienceContext, TokenError};
+use crate::config::Config;
+
+/// What a client that may upgrade asks for.
+pub(super) struct Handshake {
+    /// The client's key, from which the answer's is derived.
+    pub websocket_key: String,
+    /// What the socket speaks.
+    pub subprotocol: Subprotocol,
+    /// The subprotocol in the client's spelling, to be repeated in the answer.
+    pub spelling: Option<String>,
+    /// New session or recovery.
+    pub purpose: Purpose,
+}
+
+/// What a socket is for.
+pub(super) enum Purpose {
+    /// To begin a session.
+    Begin(Begin),
+    /// To recover a session.
+    Recover(Recover),
+    /// To be told that its session can't be recovered: nothing that could change would change that.
+    Unrecoverable,
+}
+
+/// A session to begin.
+pub(super) struct Begin {
+    pub hub: HubName,
+    pub user_id: Option<UserId>,
+    pub roles: Vec<String>,
+    pub groups: Vec<GroupName>,
+}
+
+/// A session to recover. The token is still to be verified, against the epoch of the hub's log.
+pub(super) struct Recover {
+    pub hub: HubName,
+    pub connection_id: ConnectionId,
+    pub reconnection_token: String,
+}
+
+/// Why a request is answered by a status instead of an upgrade. The text is the body; it holds nothing of the request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Refusal {
+    #[error("this is no WebSocket upgrade of version 13")]
+    NotAnUpgrade,
+    #[error("the hub is missing")]
+    NoHub,
+    #[error("the hub's name is not valid")]
+    BadHub,
+    #[error("an access token is needed")]
+    NoToken,
+    #[error(transparent)]
+    BadToken(#[from] TokenError),
+    #[error("the access token holds an invalid group name")]
+    BadGroup,
+    #[error("the access token holds too many groups")]
+    TooManyGroups,
+    #[error("webpubsub_mode, group or noEcho is not valid")]
+    BadMode,
+    #[error("the gateway has as many clients as it may have")]
+    Full,
+    #[error("the hub is not available now")]
+    Unavailable,
+}
+
+impl Refusal {
+    pub(super) fn status(self) -> StatusCode {
+        match self {
+            Self::NotAnUpgrade
+            | Self::NoHub
+            | Self::BadHub
+            | Self::BadGroup
+            | Self::TooManyGroups
+            | Self::BadMode => StatusCode::BAD_REQUEST,
+            Self::NoToken | Self::BadToken(_) => StatusCode::UNAUTHORIZED,
+            Self::Full | Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+}
+
+/// Decides what becomes of an upgrade request. `path_hub` is the hub that the path names, decoded; it wins over the
+/// query's.
+pub(super) fn decide(
+    request: &request::Parts,
+    path_hub: Option<&str>,
+    keys: &AccessKeys,
+    config: &Config,
+    now_unix_seconds: u64,
+) -> Result<Handshake, Refusal> {
+    let websocket_key = websocket_key(request).ok_or(Refusal::NotAnUpgrade)?;
+    let query = Query::parse(request.uri.query().unwrap_or_default());
+    let hub = path_hub.or(query.hub.as_deref()).filter(|hub| !hub.trim().is_empty()).ok_or(Refusal::NoHub)?;
+    let offer = list(&request.headers, &SEC_WEBSOCKET_PROTOCOL);
+    let is_recovery = query.connection_id.is_some();
+    let selected = select(&offer, is_recovery);
+    let (subprotocol, spelling) = match selected {
+        Some((subprotocol, spelling)) => (subprotocol, Some(spelling.to_owned())),
+        None => (Subprotocol::Raw, None),
+    };
+    let purpose = if is_recovery {
+        recovery(hub, &query, subprotocol)
+    } else {
+        Purpose::Begin(begin(request, hub, &query, keys, config, now_unix_seconds)?)
+    };
+    Ok(Handshake { websocket_key, subprotocol, spelling, purpose })
+}
+
+/// The client's key, if this is an upgrade to WebSocket (RFC 6455, section 4.2.1).
+fn websocket_key(request: &request::Parts) -> Option<String> {
+    let headers = &request.headers;
+    let has = |name: &HeaderName, token: &str| {
+        list(headers, name).split(',').any(|item| item.trim().eq_ignore_ascii_case(token))
+    };
+    let is_upgrade = request.method == Method::GET
+        && request.version == Version::HTTP_11
+        && has(&CONNECTION, "upgrade")
+        && has(&UPGRADE, "websocket")
+        && headers.get(SEC_WEBSOCKET_VERSION).is_some_and(|version| version.as_bytes() == b"13");
+    let key = headers.get(SEC_WEBSOCKET_KEY)?.to_str().ok()?;
+    (is_upgrade && !key.is_empty()).then(|| key.to_owned())
+}
+
+/// A header that is a list, however many lines it takes. Lines that are no text are passed over.
+fn list(headers: &HeaderMap, name: &HeaderName) -> String {
+    let lines: Vec<_> = headers.get_all(name).iter().filter_map(|line| line.to_str().ok()).collect();
+    lines.join(",")
+}
+
+/// The first known name in the client's order. A recovery can mean a reliable one only.
+fn select(offer: &str, is_recovery: bool) -> Option<(Subprotocol, &str)> {
+    let known = || offer.split(',').map(str::trim).filter_map(|name| Some((Subprotocol::from_name(name)?, name)));
+    let reliable = || known().find(|(subprotocol, _)| subprotocol.is_reliable());
+    is_recovery.then(reliable).flatten().or_else(|| known().next())
+}
+
+/// The access token counts for nothing here: official clients repeat the one of their first connection, which may have
+/// expired long ago.
+fn recovery(hub: &str, query: &Query<'_>, subprotocol: Subprotocol) -> Purpose {
+    let (Ok(hub), Some(connection_id), Some(token), true) =
+        (HubName::new(hub), &query.connection_id, &query.reconnection_token, subprotocol.is_reliable())
+    else {
+        return Purpose::Unrecoverable;
+    };
+    Purpose::Recover(Recover {
+        hub,
+        connection_id: ConnectionId::new(connection_id),
+        reconnection_token: token.clone().into_owned(),
+    })
+}
+
+fn begin(
+    request: &request::Parts,
+    spelled_hub: &str,
+    query: &Query<'_>,
+    keys: &AccessKeys,
+    config: &Config,
+    now_unix_seconds: u64,
+) -> Result<Begin, Refusal> {
+    let hub = HubName::new(spelled_hub).map_err(|_| Refusal::BadHub)?;
+    let token = query.access_token.as_deref().or_else(|| bearer_token(&request.headers));
+    let claims = match token {
+        Some(token) => {
+            let dialled = request.headers.get(HOST).and_then(|host| host.to_str().ok());
+            let audience =
+                AudienceContext { public_urls: &config.public_urls, host: dialled, hub: spelled_hub };
+            keys.verify_client_token(token, &audience, now_unix_seconds)?
+        }
+        None if config.hub(hub.as_str()).anonymous => Default::default(),
+        None => return Err(Refusal::NoToken),
+    };
+    let groups: Result<Vec<_>, _> = claims.groups.iter().map(|group| GroupName::new(group)).collect();
+    let groups = groups.map_err(|_| Refusal::BadGroup)?;
+    if !query.has_valid_mode() {
+        return Err(Refusal::BadMode);
+    }
+    let user_id = claims.user_id.as_deref().map(UserId::new);
+    Ok(Begin { hub, user_id, roles: claims.roles, groups })
+}
+
+fn bearer_token(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    Some(token.trim()).filter(|token| scheme.eq_ignore_ascii_case("bearer") && !token.is_empty())
+}
+
+#[cfg(test)]
+#[path = "handshake_tests.rs"]
+mod tests;

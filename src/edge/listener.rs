@@ -1,0 +1,162 @@
+//! The accept loop, and HTTP on a connection until it is upgraded or closed.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+use tower::ServiceExt;
+
+use super::Shared;
+
+/// Connections that the kernel keeps ready for [`accept`].
+const LISTEN_BACKLOG: i32 = 4096;
+/// How much of an HTTP head is kept while it is not complete; a longer one is answered 431. Access tokens that list
+/// many groups need room.
+const HTTP_HEAD_BYTES_MAX: usize = 16 * 1024;
+/// How long accepting waits when the process or the machine has run out of something.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+/// After so long without another failure the next one is worth a line in the log again.
+const ACCEPT_FAILURES_APART: Duration = Duration::from_secs(60);
+
+/// A connection that is on its way to a request head or an upgrade. Once all copies are gone another one may come.
+pub(super) type Pending = Arc<OwnedSemaphorePermit>;
+
+/// Binds and listens with a backlog that takes a storm of reconnecting clients.
+///
+/// # Errors
+/// When the address can't be listened on.
+pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    // On other systems the option lets two processes share the port.
+    #[cfg(unix)]
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(LISTEN_BACKLOG)?;
+    TcpListener::from_std(socket.into())
+}
+
+/// Accepts until the gateway stops. While as many connections as allowed are shaking hands, further ones wait in the
+/// kernel's backlog: a storm is worked off in order, nobody is refused.
+pub(super) async fn accept(shared: Arc<Shared>, listener: TcpListener, router: Router) {
+    let pending = Arc::new(Semaphore::new(shared.edge.config.handshakes_pending_max));
+    let mut failures = Failures::default();
+    let accept_one = async || {
+        let permit = Arc::clone(&pending).acquire_owned().await.ok();
+        (permit, listener.accept().await)
+    };
+    while let Some((permit, accepted)) = shared.is_stopping.run_until_cancelled(accept_one()).await {
+        match accepted {
+            Ok((stream, peer)) => {
+                tracing::debug!(%peer, "connection accepted");
+                let connection = serve_http(Arc::clone(&shared), stream, router.clone(), permit);
+                shared.tasks.spawn(connection);
+            }
+            Err(error) if is_of_one_connection(&error) => tracing::debug!(%error, "connection lost"),
+            Err(error) => {
+                if failures.is_news(Instant::now()) {
+                    tracing::warn!(%error, "can't accept connections now; trying again until it works");
+                }
+                let wait = tokio::time::sleep(ACCEPT_RETRY);
+                shared.is_stopping.run_until_cancelled(wait).await;
+            }
+        }
+    }
+}
+
+/// Whether a failed accept says nothing about the next one. All others, running out of descriptors above all, are met
+/// by waiting: they pass, and the connections that exist go on meanwhile.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted
+    )
+}
+
+/// Tells the first failure of an episode from its repetitions.
+#[derive(Default)]
+struct Failures {
+    last: Option<Instant>,
+}
+
+impl Failures {
+    fn is_news(&mut self, now: Instant) -> bool {
+        let earlier = self.last.replace(now);
+        earlier.is_none_or(|earlier| now.duration_since(earlier) >= ACCEPT_FAILURES_APART)
+    }
+}
+
+async fn serve_http(
+    shared: Arc<Shared>,
+    stream: TcpStream,
+    router: Router,
+    permit: Option<OwnedSemaphorePermit>,
+) {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "connection lost");
+        return;
+    }
+    let pending = Mutex::new(permit.map(Pending::new));
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        // A keep-alive connection has been through its handshake by its second request.
+        if let Some(pending) = pending.lock().take() {
+            request.extensions_mut().insert(pending);
+        }
+        router.clone().oneshot(request)
+    });
+    let mut builder = http1::Builder::new();
+    builder
+        .timer(TokioTimer::new())
+        .header_read_timeout(Duration::from_secs(shared.edge.config.header_read_timeout_seconds))
+        .max_buf_size(HTTP_HEAD_BYTES_MAX);
+    let connection = builder.serve_connection(TokioIo::new(stream), service).with_upgrades();
+    let mut connection = std::pin::pin!(connection);
+    let served = tokio::select! {
+        served = connection.as_mut() => served,
+        () = shared.is_stopping.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = served {
+        tracing::debug!(%error, "connection failed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_news_once_in_an_episode() {
+        let mut failures = Failures::default();
+        let start = Instant::now();
+        assert!(failures.is_news(start));
+        assert!(!failures.is_news(start + ACCEPT_RETRY));
+        assert!(!failures.is_news(start + ACCEPT_FAILURES_APART));
+        assert!(failures.is_news(start + ACCEPT_FAILURES_APART * 2));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn running_out_of_descriptors_is_no_matter_of_one_connection() {
+        const ENFILE: i32 = 23;
+        const EMFILE: i32 = 24;
+        for code in [ENFILE, EMFILE] {
+            assert!(!is_of_one_connection(&io::Error::from_raw_os_error(code)));
+        }
+        assert!(is_of_one_connection(&io::ErrorKind::ConnectionAborted.into()));
+    }
+}

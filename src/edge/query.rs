@@ -1,0 +1,118 @@
+//! The query of an upgrade request.
+
+use std::borrow::Cow;
+
+use oncewire_protocol::wire::GroupName;
+use url::form_urlencoded;
+
+/// The parameters that the Web PubSub client specification gives a meaning. Names count without regard to case, a
+/// parameter that is there several times has its last value, and one with an empty value is as good as absent.
+#[derive(Default)]
+pub(super) struct Query<'a> {
+    /// The client's access token.
+    pub access_token: Option<Cow<'a, str>>,
+    /// The hub, where the path has none.
+    pub hub: Option<Cow<'a, str>>,
+    /// The session to recover; makes the request a recovery.
+    pub connection_id: Option<Cow<'a, str>>,
+    /// Proof for the recovery.
+    pub reconnection_token: Option<Cow<'a, str>>,
+    mode: Option<Cow<'a, str>>,
+    group: Option<Cow<'a, str>>,
+    no_echo: Option<Cow<'a, str>>,
+}
+
+impl<'a> Query<'a> {
+    /// Reads a query as it stands in the URL; what has no meaning is passed over.
+    pub(super) fn parse(query: &'a str) -> Self {
+        let mut parsed = Self::default();
+        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+            if let Some(parameter) = parsed.parameter(&name) {
+                *parameter = Some(value).filter(|value| !value.is_empty());
+            }
+        }
+        parsed
+    }
+
+    fn parameter(&mut self, name: &str) -> Option<&mut Option<Cow<'a, str>>> {
+        let is = |known: &str| name.eq_ignore_ascii_case(known);
+        Some(match () {
+            () if is("access_token") => &mut self.access_token,
+            () if is("hub") => &mut self.hub,
+            () if is("awps_connection_id") => &mut self.connection_id,
+            () if is("awps_reconnection_token") => &mut self.reconnection_token,
+            () if is("webpubsub_mode") => &mut self.mode,
+            () if is("group") => &mut self.group,
+            () if is("noEcho") => &mut self.no_echo,
+            () => return None,
+        })
+    }
+
+    /// Whether the parameters of raw clients are valid. The group and the echo count only in the mode that publishes
+    /// to a group.
+    pub(super) fn has_valid_mode(&self) -> bool {
+        let Some(mode) = &self.mode else { return true };
+        if mode.eq_ignore_ascii_case("sendEvent") {
+            return true;
+        }
+        let is_boolean = |text: &str| ["true", "false"].iter().any(|known| text.eq_ignore_ascii_case(known));
+        mode.eq_ignore_ascii_case("sendToGroup")
+            && self.group.as_deref().is_some_and(|group| GroupName::new(group).is_ok())
+            && self.no_echo.as_deref().is_none_or(is_boolean)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_count_without_regard_to_case_and_the_last_value_wins() {
+        let query = Query::parse("ACCESS_token=a&hub=x&Access_Token=b&HUB=y&awps_connection_ID=c");
+        assert_eq!(query.access_token.as_deref(), Some("b"));
+        assert_eq!(query.hub.as_deref(), Some("y"));
+        assert_eq!(query.connection_id.as_deref(), Some("c"));
+        assert_eq!(query.reconnection_token, None);
+    }
+
+    #[test]
+    fn an_empty_value_is_as_good_as_none_also_after_another() {
+        let query = Query::parse("awps_connection_id=&access_token=a&access_token=&hub");
+        assert_eq!((query.connection_id, query.access_token, query.hub), (None, None, None));
+    }
+
+    #[test]
+    fn values_are_decoded_once() {
+        let query = Query::parse("hub=a%5B1%5D&awps_reconnection_token=x%2541+y&other=%FF");
+        assert_eq!(query.hub.as_deref(), Some("a[1]"));
+        assert_eq!(query.reconnection_token.as_deref(), Some("x%41 y"));
+    }
+
+    #[test]
+    fn raw_parameters_are_checked_where_they_count() {
+        let valid = |query: &str| Query::parse(query).has_valid_mode();
+        for good in [
+            "",
+            "webpubsub_mode=",
+            "webpubsub_mode=SENDEVENT&group=&noEcho=perhaps",
+            "group=%20&noEcho=perhaps",
+            "webpubsub_mode=sendToGroup&group=g",
+            "webpubsub_mode=SendToGroup&group=g&noEcho=",
+            "webpubsub_mode=sendtogroup&group=%20&group=g&noecho=TRUE",
+            "webpubsub_mode=sendToGroup&group=g&noEcho=False",
+        ] {
+            assert!(valid(good), "{good}");
+        }
+        let long = format!("webpubsub_mode=sendToGroup&group={}", "g".repeat(1025));
+        for bad in [
+            "webpubsub_mode=publish",
+            "webpubsub_mode=sendToGroup",
+            "webpubsub_mode=sendToGroup&group=",
+            "webpubsub_mode=sendToGroup&group=%20",
+            "webpubsub_mode=sendToGroup&group=g&noEcho=1",
+            &long,
+        ] {
+            assert!(!valid(bad), "{bad}");
+        }
+    }
+}

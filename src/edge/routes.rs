@@ -1,0 +1,121 @@
+//! Paths, and the limits of the HTTP side.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::error_handling::HandleErrorLayer;
+use axum::http::StatusCode;
+use axum::routing::any;
+use axum::{BoxError, Router};
+use tower::ServiceBuilder;
+use tower::limit::GlobalConcurrencyLimitLayer;
+use tower::load_shed::LoadShedLayer;
+use tower_http::limit::RequestBodyLimitLayer;
+use tower_http::timeout::TimeoutLayer;
+use url::Url;
+
+use super::{Shared, upgrade};
+use crate::config::Config;
+
+/// HTTP requests that are worked on at once, upgrades aside; further ones are answered 503.
+const HTTP_REQUESTS_MAX: usize = 1024;
+
+/// All paths: the client endpoint and `operations`, at the root and behind the path of each public URL. A proxy may
+/// take that prefix away or leave it.
+pub(super) fn router(shared: &Arc<Shared>, operations: Router) -> Router {
+    let config = &shared.edge.config;
+    let endpoint = Router::new()
+        .route("/client/hubs/{hub}", any(upgrade::hub_in_path))
+        .route("/client/hubs/", any(upgrade::hub_left_out))
+        .route("/client/hubs", any(upgrade::hub_left_out))
+        .route("/client/", any(upgrade::hub_in_query))
+        .route("/client", any(upgrade::hub_in_query))
+        .with_state(Arc::clone(shared));
+    with_prefixes(endpoint.merge(limited(operations, config)), &config.public_urls)
+}
+
+fn limited(operations: Router, config: &Config) -> Router {
+    let timeout = Duration::from_secs(config.request_timeout_seconds);
+    let layers = ServiceBuilder::new()
+        .layer(HandleErrorLayer::new(shed))
+        .layer(LoadShedLayer::new())
+        .layer(GlobalConcurrencyLimitLayer::new(HTTP_REQUESTS_MAX))
+        .layer(RequestBodyLimitLayer::new(config.http_body_bytes_max))
+        .layer(TimeoutLayer::with_status_code(StatusCode::SERVICE_UNAVAILABLE, timeout));
+    operations.layer(layers)
+}
+
+async fn shed(_: BoxError) -> StatusCode {
+    StatusCode::SERVICE_UNAVAILABLE
+}
+
+fn with_prefixes(routes: Router, public_urls: &[Url]) -> Router {
+    let prefixes: BTreeSet<_> = public_urls.iter().map(|url| url.path().trim_end_matches('/')).collect();
+    prefixes.into_iter().filter(|prefix| !prefix.is_empty()).fold(routes.clone(), |router, prefix| {
+        // A segment may begin with a sign that older versions of the router gave a meaning.
+        router.without_v07_checks().nest(prefix, routes.clone())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use axum::http::Request;
+    use axum::routing::get;
+    use tower::ServiceExt;
+
+    use super::*;
+
+    async fn status(router: &Router, path: &str) -> StatusCode {
+        let request = Request::builder().uri(path).body(Body::empty()).unwrap();
+        router.clone().oneshot(request).await.unwrap().status()
+    }
+
+    fn urls(list: &[&str]) -> Vec<Url> {
+        list.iter().map(|url| url.parse().unwrap()).collect()
+    }
+
+    #[tokio::test]
+    async fn each_public_urls_path_is_served_beside_the_root() {
+        let routes = Router::new().route("/client/", get(async || "")).route("/a/{b}", get(async || ""));
+        let public =
+            urls(&["https://h", "https://h/wps/", "http://g/wps", "https://h/x/y", "https://h/*z/:w/{v}"]);
+        let router = with_prefixes(routes, &public);
+        for path in ["/client/", "/wps/client/", "/wps/a/1", "/x/y/a/1", "/*z/:w/%7Bv%7D/a/1"] {
+            assert_eq!(status(&router, path).await, StatusCode::OK, "{path}");
+        }
+        for path in ["/wps", "/x/client/", "/y/client/", "/wps/wps/client/"] {
+            assert_eq!(status(&router, path).await, StatusCode::NOT_FOUND, "{path}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn operations_have_a_time_limit_and_a_body_limit() {
+        let config = Config { http_body_bytes_max: 3, ..Config::default() };
+        let operations = Router::new()
+            .route("/slow", get(async || std::future::pending::<()>().await))
+            .route("/body", any(async |body: axum::body::Bytes| body.len().to_string()));
+        let router = limited(operations, &config);
+        assert_eq!(status(&router, "/slow").await, StatusCode::SERVICE_UNAVAILABLE);
+        for (body, expected) in [("abc", StatusCode::OK), ("abcd", StatusCode::PAYLOAD_TOO_LARGE)] {
+            let request = Request::builder().uri("/body").body(Body::from(body)).unwrap();
+            assert_eq!(router.clone().oneshot(request).await.unwrap().status(), expected);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_request_too_many_is_shed() {
+        let operations = Router::new().route("/slow", get(async || std::future::pending::<()>().await));
+        let router = limited(operations, &Config::default());
+        let running: Vec<_> = (0..HTTP_REQUESTS_MAX)
+            .map(|_| {
+                let router = router.clone();
+                tokio::spawn(async move { status(&router, "/slow").await })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        assert_eq!(status(&router, "/slow").await, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(running.iter().all(|request| !request.is_finished()), "shed at once, not timed out");
+    }
+}

@@ -1,0 +1,166 @@
+//! What a socket's reader and writer tell each other.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use parking_lot::Mutex;
+
+/// The state shared by the two tasks of one socket.
+#[derive(Clone)]
+pub(super) struct Link(Arc<State>);
+
+#[derive(Default)]
+struct State {
+    /// Set by the reader whenever bytes arrive; taken by the writer at each ping.
+    is_heard: AtomicBool,
+    /// Set while the reader may not read, so that its silence says nothing about the client.
+    is_reading_paused: AtomicBool,
+    /// Set when the writer is done: nobody reads on for a client that gets no answers.
+    is_cut: AtomicBool,
+    news: Mutex<News>,
+}
+
+#[derive(Default)]
+struct News {
+    /// What the last ping carried. Answering the last one answers all before it (RFC 6455, section 5.5.3), so this
+    /// is all that ever waits.
+    pong: Option<Box<[u8]>>,
+    /// The client's close frame, with its code.
+    peer_close: Option<PeerClose>,
+    is_reader_done: bool,
+    writer: Option<Waker>,
+    reader: Option<Waker>,
+}
+
+/// That the client has sent a close frame, and the code in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PeerClose(pub Option<u16>);
+
+impl Link {
+    pub(super) fn new() -> Self {
+        // The upgrade itself was a sign of life.
+        let state = State { is_heard: AtomicBool::new(true), ..State::default() };
+        Self(Arc::new(state))
+    }
+
+    // For the reader.
+
+    /// Bytes have arrived.
+    pub(super) fn heard(&self) {
+        self.0.is_heard.store(true, Ordering::Relaxed);
+    }
+
+    /// Reading stops for now, or goes on.
+    pub(super) fn set_reading_paused(&self, is_paused: bool) {
+        self.0.is_reading_paused.store(is_paused, Ordering::Relaxed);
+    }
+
+    /// Has a ping answered.
+    pub(super) fn pong(&self, content: &[u8]) {
+        let mut news = self.0.news.lock();
+        news.pong = Some(content.into());
+        wake(&mut news.writer);
+    }
+
+    /// Notes the client's close. It is answered once the reader is done.
+    pub(super) fn peer_closed(&self, close: PeerClose) {
+        self.0.news.lock().peer_close = Some(close);
+    }
+
+    /// Waits for something, but not longer than the writer is there.
+    pub(super) async fn unless_cut<T>(&self, future: impl Future<Output = T>) -> Option<T> {
+        let mut future = pin!(future);
+        poll_fn(|context| {
+            if self.0.is_cut.load(Ordering::Acquire) {
+                return Poll::Ready(None);
+            }
+            if let Poll::Ready(output) = future.as_mut().poll(context) {
+                return Poll::Ready(Some(output));
+            }
+            self.poll_cut(context).map(|()| None)
+        })
+        .await
+    }
+
+    fn poll_cut(&self, context: &mut Context<'_>) -> Poll<()> {
+        let mut news = self.0.news.lock();
+        register(&mut news.reader, context);
+        // Set under the lock, so this look can't miss it.
+        if self.0.is_cut.load(Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// A guard that tells the writer when the reader is gone, however it ends.
+    pub(super) fn reader_guard(&self) -> ReaderGuard {
+        ReaderGuard(self.clone())
+    }
+
+    // For the writer.
+
+    /// Whether the client has given a sign of life since the last look.
+    pub(super) fn take_heard(&self) -> bool {
+        self.0.is_heard.swap(false, Ordering::Relaxed)
+    }
+
+    /// Whether the reader may not read now.
+    pub(super) fn is_reading_paused(&self) -> bool {
+        self.0.is_reading_paused.load(Ordering::Relaxed)
+    }
+
+    /// The client's close, as soon as it has been noted.
+    pub(super) fn peer_close(&self) -> Option<PeerClose> {
+        self.0.news.lock().peer_close
+    }
+
+    /// Takes the pong that is due; ready when the reader is done. The task is woken for both.
+    pub(super) fn poll_reader(&self, context: &mut Context<'_>, pong: &mut Option<Box<[u8]>>) -> Poll<()> {
+        let mut news = self.0.news.lock();
+        register(&mut news.writer, context);
+        if let Some(content) = news.pong.take() {
+            *pong = Some(content);
+        }
+        if news.is_reader_done { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// A guard that tells the reader when the writer is gone, however it ends.
+    pub(super) fn writer_guard(&self) -> WriterGuard {
+        WriterGuard(self.clone())
+    }
+}
+
+/// Held by the reader while it runs.
+pub(super) struct ReaderGuard(Link);
+
+impl Drop for ReaderGuard {
+    fn drop(&mut self) {
+        let mut news = self.0.0.news.lock();
+        news.is_reader_done = true;
+        wake(&mut news.writer);
+    }
+}
+
+/// Held by the writer while it runs.
+pub(super) struct WriterGuard(Link);
+
+impl Drop for WriterGuard {
+    fn drop(&mut self) {
+        let mut news = self.0.0.news.lock();
+        self.0.0.is_cut.store(true, Ordering::Release);
+        wake(&mut news.reader);
+    }
+}
+
+fn register(slot: &mut Option<Waker>, context: &Context<'_>) {
+    match slot {
+        Some(waker) => waker.clone_from(context.waker()),
+        None => *slot = Some(context.waker().clone()),
+    }
+}
+
+fn wake(slot: &mut Option<Waker>) {
+    if let Some(waker) = slot.take() {
+        waker.wake();
+    }
+}

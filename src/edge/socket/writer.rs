@@ -1,0 +1,275 @@
+//! The task that writes one socket.
+//!
+//! ```text
+//! poll --Progress::Idle--> wait for: outbox, link, tick
+//!      --bytes--> one write --all taken--> poll
+//!                           --a part taken--> the rest of the begun frame is kept, later frames go back --> poll
+//!                           --nothing taken--> wait for: connection, order to close, link, tick
+//!      --Progress::Close--> close frame, wait for the client to close, end
+//!      --Progress::Cut, client silent or gone--> end
+//! ```
+
+use std::cell::RefCell;
+use std::future::{Future, poll_fn};
+use std::ops::Range;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use oncewire_protocol::hub::Attachment;
+use oncewire_protocol::session::{AttachEpoch, Mark, Progress, SharedOutbox};
+use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::time::{Instant, Sleep, timeout};
+
+use super::link::{Link, PeerClose};
+use super::{CLOSE_WAIT, frames};
+use crate::edge::sockets::Place;
+use crate::engine::now;
+
+/// What one write takes at most, one message more at its end.
+const WRITE_BYTES_MAX: usize = 256 * 1024;
+/// A scratch buffer that one huge message has grown beyond this is not kept.
+const SCRATCH_BYTES_MAX: usize = 4 * WRITE_BYTES_MAX;
+/// Writes before other tasks get their turn.
+const WRITES_PER_TURN_MAX: usize = 16;
+/// Ping intervals without any byte from the client, after which it counts as lost.
+const SILENT_INTERVALS_MAX: u8 = 3;
+
+/// Where frames are put together; between writes nothing is in it.
+#[derive(Default)]
+struct Scratch {
+    out: BytesMut,
+    marks: Vec<Mark>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// Pulls what waits for the client and writes it.
+pub(super) struct Writer<W> {
+    io: W,
+    outbox: SharedOutbox,
+    epoch: AttachEpoch,
+    link: Link,
+    /// What the connection has not taken of frames that it has taken the beginning of.
+    begun: Bytes,
+    /// Set while the last write took nothing.
+    is_blocked: bool,
+    pong: Option<Box<[u8]>>,
+    is_ping_due: bool,
+    ping_interval: Duration,
+    silent_intervals: u8,
+}
+
+/// How writing ended.
+#[derive(Debug, PartialEq, Eq)]
+enum Ending {
+    /// With this close frame.
+    Close(Bytes),
+    /// At once.
+    Cut,
+}
+
+/// What one turn of writing came to.
+enum Step {
+    Wrote,
+    Blocked,
+    Idle,
+    Ended(Ending),
+}
+
+impl<W: AsyncWrite + Unpin> Writer<W> {
+    pub(super) fn new(io: W, attachment: Attachment, link: Link, ping_interval: Duration) -> Self {
+        Self {
+            io,
+            outbox: attachment.outbox,
+            epoch: attachment.session.epoch,
+            link,
+            begun: Bytes::new(),
+            is_blocked: false,
+            pong: None,
+            is_ping_due: false,
+            ping_interval,
+            silent_intervals: 0,
+        }
+    }
+
+    /// Runs until the socket is closed. `place` is kept as long.
+    // No `async fn`: that would reserve the writer's place twice in every socket's task.
+    pub(super) fn run(mut self, place: Place) -> impl Future<Output = ()> {
+        async move {
+            let _place = place;
+            let _guard = self.link.writer_guard();
+            let mut tick = pin!(tokio::time::sleep(self.ping_interval));
+            let ending = poll_fn(|context| self.poll_ending(tick.as_mut(), context)).await;
+            if let Ending::Close(frame) = ending {
+                Box::pin(self.say_goodbye(frame)).await;
+            }
+        }
+    }
+
+    fn poll_ending(&mut self, mut tick: Pin<&mut Sleep>, context: &mut Context<'_>) -> Poll<Ending> {
+        while tick.as_mut().poll(context).is_ready() {
+            if self.is_client_silent() {
+                return Poll::Ready(Ending::Cut);
+            }
+            self.is_ping_due = true;
+            tick.as_mut().reset(Instant::now() + self.ping_interval);
+        }
+        for _ in 0..WRITES_PER_TURN_MAX {
+            if self.link.poll_reader(context, &mut self.pong).is_ready() {
+                return Poll::Ready(self.without_session());
+            }
+            match self.poll_write(context) {
+                Step::Wrote => {}
+                Step::Idle => return Poll::Pending,
+                Step::Ended(ending) => return Poll::Ready(ending),
+                Step::Blocked => {
+                    if !self.outbox.lock().is_write_over(self.epoch, context.waker()) {
+                        return Poll::Pending;
+                    }
+                    return Poll::Ready(self.ordered_ending(context));
+                }
+            }
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Counts an interval. A client that may not be heard, since too much of its own is pending, is not silent, unless
+    /// it does not read either.
+    fn is_client_silent(&mut self) -> bool {
+        let is_excused = self.link.is_reading_paused() && !self.is_blocked;
+        let is_alive = self.link.take_heard() || is_excused;
+        self.silent_intervals = if is_alive { 0 } else { self.silent_intervals + 1 };
+        self.silent_intervals >= SILENT_INTERVALS_MAX
+    }
+
+    /// The ending for a socket that the session has let go of: a client's close is answered still.
+    fn without_session(&self) -> Ending {
+        match self.link.peer_close() {
+            Some(PeerClose(code)) => Ending::Close(frames::close_echo(code)),
+            None => Ending::Cut,
+        }
+    }
+
+    /// How the session has ordered the socket to close at once.
+    fn ordered_ending(&self, context: &Context<'_>) -> Ending {
+        // Having given the order, the outbox gives no frames.
+        let (mut out, mut marks) = (BytesMut::new(), Vec::new());
+        match self.outbox.lock().transmit(self.epoch, now(), 0, &mut out, &mut marks, context.waker()) {
+            Progress::Close(close) => Ending::Close(frames::close(&close)),
+            Progress::Cut | Progress::Idle | Progress::Frames => self.without_session(),
+        }
+    }
+
+    /// Writes once: first what is left of begun frames, else new ones.
+    fn poll_write(&mut self, context: &mut Context<'_>) -> Step {
+        if self.begun.is_empty() {
+            return self.poll_new_frames(context);
+        }
+        match Pin::new(&mut self.io).poll_write(context, &self.begun) {
+            Poll::Pending => self.blocked(),
+            Poll::Ready(Ok(written @ 1..)) => {
+                self.begun.advance(written);
+                if self.begun.is_empty() {
+                    self.begun = Bytes::new();
+                }
+                self.wrote()
+            }
+            Poll::Ready(_) => Step::Ended(Ending::Cut),
+        }
+    }
+
+    fn poll_new_frames(&mut self, context: &mut Context<'_>) -> Step {
+        SCRATCH.with_borrow_mut(|scratch| {
+            let step = self.poll_frames_in(scratch, context);
+            scratch.out.clear();
+            scratch.marks.clear();
+            if scratch.out.capacity() > SCRATCH_BYTES_MAX {
+                scratch.out = BytesMut::new();
+            }
+            step
+        })
+    }
+
+    fn poll_frames_in(&mut self, scratch: &mut Scratch, context: &mut Context<'_>) -> Step {
+        let Scratch { out, marks } = scratch;
+        if std::mem::take(&mut self.is_ping_due) {
+            frames::write_ping(out);
+        }
+        if let Some(content) = self.pong.take() {
+            frames::write_pong(&content, out);
+        }
+        let control_bytes = out.len();
+        let transmitted =
+            self.outbox.lock().transmit(self.epoch, now(), WRITE_BYTES_MAX, out, marks, context.waker());
+        match transmitted {
+            Progress::Frames => {}
+            Progress::Idle => return Step::Idle,
+            Progress::Close(close) => return Step::Ended(Ending::Close(frames::close(&close))),
+            Progress::Cut => return Step::Ended(self.without_session()),
+        }
+        let (written, step) = match Pin::new(&mut self.io).poll_write(context, out) {
+            Poll::Pending => (0, self.blocked()),
+            Poll::Ready(Ok(written @ 1..)) => (written, self.wrote()),
+            Poll::Ready(_) => return Step::Ended(Ending::Cut),
+        };
+        let (begun, unwritten) = divide(written, control_bytes, marks);
+        if !begun.is_empty() {
+            self.begun = Bytes::copy_from_slice(&out[begun]);
+        }
+        if !unwritten.is_empty() {
+            self.outbox.lock().rewind(self.epoch, unwritten);
+        }
+        step
+    }
+
+    fn blocked(&mut self) -> Step {
+        self.is_blocked = true;
+        Step::Blocked
+    }
+
+    fn wrote(&mut self) -> Step {
+        if std::mem::take(&mut self.is_blocked) {
+            // The connection had taken all that it could; somebody has read some of it.
+            self.link.heard();
+        }
+        Step::Wrote
+    }
+
+    /// Ends the stream behind a close frame, and leaves the client some time to read it and to close too.
+    async fn say_goodbye(mut self, close: Bytes) {
+        let goodbye = async {
+            self.io.write_all(&self.begun).await?;
+            self.io.write_all(&close).await?;
+            self.io.shutdown().await?;
+            let mut late_pong = None;
+            poll_fn(|context| self.link.poll_reader(context, &mut late_pong)).await;
+            Ok::<(), std::io::Error>(())
+        };
+        // A client that is gone, or stays too long, is of no interest any more.
+        let _ = timeout(CLOSE_WAIT, goodbye).await;
+    }
+}
+
+/// Divides what a write has not taken: the rest of what it has begun, to be kept, and the frames after that. The
+/// control frames before the first mark count as one frame that is begun in any case: nobody else has them.
+fn divide(written: usize, control_bytes: usize, marks: &[Mark]) -> (Range<usize>, &[Mark]) {
+    if written < control_bytes {
+        return (written..control_bytes, marks);
+    }
+    let first = marks.partition_point(|mark| mark.end <= written);
+    let (whole, rest) = marks.split_at(first);
+    let start = whole.last().map_or(control_bytes, |mark| mark.end);
+    match rest.split_first() {
+        Some((begun, unwritten)) if start < written => (written..begun.end, unwritten),
+        _ => (written..written, rest),
+    }
+}
+
+#[cfg(test)]
+#[path = "writer_tests.rs"]
+mod tests;

@@ -1,0 +1,143 @@
+//! All client sockets of the process: how many there may be, and how they end together.
+
+use std::sync::Arc;
+
+use oncewire_protocol::session::{Closing, SharedOutbox};
+use oncewire_protocol::wire::Close;
+use parking_lot::Mutex;
+use slotmap::{DefaultKey, SlotMap};
+
+/// The sockets that are open or about to be.
+pub(super) struct Sockets {
+    sockets_max: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Taken places, also of sockets that are still shaking hands.
+    places: usize,
+    outboxes: SlotMap<DefaultKey, SharedOutbox>,
+    is_closing: bool,
+}
+
+/// A socket's place among the others; dropping it frees it.
+pub(super) struct Place {
+    sockets: Arc<Sockets>,
+    key: Option<DefaultKey>,
+}
+
+impl Sockets {
+    pub(super) fn new(sockets_max: Option<usize>) -> Arc<Self> {
+        Arc::new(Self { sockets_max: sockets_max.unwrap_or(usize::MAX), state: Mutex::default() })
+    }
+
+    /// A place for one more socket, if there may be one.
+    pub(super) fn reserve(self: &Arc<Self>) -> Option<Place> {
+        let mut state = self.state.lock();
+        if state.places >= self.sockets_max || state.is_closing {
+            return None;
+        }
+        state.places += 1;
+        Some(Place { sockets: Arc::clone(self), key: None })
+    }
+
+    /// Tells every client to go away, once what waits for it has been written; from now on nobody gets a place.
+    pub(super) fn close_all(&self) {
+        let outboxes: Vec<_> = {
+            let mut state = self.state.lock();
+            state.is_closing = true;
+            state.outboxes.values().cloned().collect()
+        };
+        outboxes.iter().for_each(send_away);
+    }
+
+    /// How many places are taken.
+    pub(super) fn count(&self) -> usize {
+        self.state.lock().places
+    }
+}
+
+impl Place {
+    /// Makes the socket known under which this outbox is written.
+    pub(super) fn fill(&mut self, outbox: &SharedOutbox) {
+        let mut state = self.sockets.state.lock();
+        self.key = Some(state.outboxes.insert(Arc::clone(outbox)));
+        let is_closing = state.is_closing;
+        drop(state);
+        if is_closing {
+            send_away(outbox);
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut state = self.sockets.state.lock();
+        state.places -= 1;
+        if let Some(key) = self.key {
+            state.outboxes.remove(key);
+        }
+    }
+}
+
+fn send_away(outbox: &SharedOutbox) {
+    let writer = outbox.lock().close(Closing::AfterFlush(Close::GOING_AWAY));
+    if let Some(writer) = writer {
+        writer.wake();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use bytes::BytesMut;
+    use oncewire_protocol::log::Time;
+    use oncewire_protocol::session::{AttachEpoch, Outbox, OutboxLimits, Progress, RequestBounds};
+    use oncewire_protocol::wire::Subprotocol;
+
+    use super::*;
+
+    fn outbox() -> (SharedOutbox, AttachEpoch) {
+        let limits = OutboxLimits { messages_max: 1, bytes_max: 1 };
+        let bounds = RequestBounds { requests_max: 1, request_bytes_max: 1, reply_bytes_max: 1 };
+        let mut outbox = Outbox::new(Subprotocol::JsonReliable, limits, bounds);
+        let epoch = outbox.attach();
+        (Arc::new(Mutex::new(outbox)), epoch)
+    }
+
+    fn progress(outbox: &SharedOutbox, epoch: AttachEpoch) -> Progress {
+        let (mut out, mut marks) = (BytesMut::new(), Vec::new());
+        outbox.lock().transmit(epoch, Time(0), 1, &mut out, &mut marks, Waker::noop())
+    }
+
+    #[test]
+    fn there_are_as_many_places_as_configured_and_a_freed_one_is_used_again() {
+        let sockets = Sockets::new(Some(2));
+        let first = sockets.reserve();
+        let second = sockets.reserve();
+        assert!(first.is_some() && second.is_some());
+        assert!(sockets.reserve().is_none());
+        drop(first);
+        assert!(sockets.reserve().is_some());
+        drop(second);
+        assert_eq!(sockets.count(), 0);
+    }
+
+    #[test]
+    fn all_sockets_go_away_also_one_that_opens_meanwhile() {
+        let sockets = Sockets::new(None);
+        let (open, open_epoch) = outbox();
+        let (late, late_epoch) = outbox();
+        let mut open_place = sockets.reserve().unwrap();
+        let mut late_place = sockets.reserve().unwrap();
+        open_place.fill(&open);
+        assert_eq!(progress(&open, open_epoch), Progress::Idle);
+        sockets.close_all();
+        late_place.fill(&late);
+        assert_eq!(progress(&open, open_epoch), Progress::Close(Close::GOING_AWAY));
+        assert_eq!(progress(&late, late_epoch), Progress::Close(Close::GOING_AWAY));
+        assert!(sockets.reserve().is_none());
+    }
+}

@@ -1,0 +1,234 @@
+//! Carries out what the handshake decided: asks the engine, answers, and hands the socket over.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::http::header::{
+    CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION, UPGRADE, WWW_AUTHENTICATE,
+};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use oncewire_protocol::hub::OpenError;
+use oncewire_protocol::wire::{ConnectionId, HubName, ReconnectionToken, Subprotocol};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use uuid::Uuid;
+
+use super::handshake::{Begin, Handshake, Purpose, Recover, Refusal, decide};
+use super::listener::Pending;
+use super::sockets::Place;
+use super::{Edge, Shared, socket};
+use crate::engine::{self, NewSession, Socket};
+
+/// `/client/hubs/{hub}`
+pub(super) async fn hub_in_path(
+    State(shared): State<Arc<Shared>>,
+    Path(hub): Path<String>,
+    request: Request,
+) -> Response {
+    respond(shared, Some(&hub), request).await
+}
+
+/// `/client/hubs/`
+pub(super) async fn hub_left_out(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    respond(shared, Some(""), request).await
+}
+
+/// `/client/?hub={hub}`
+pub(super) async fn hub_in_query(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    respond(shared, None, request).await
+}
+
+/// What an accepted upgrade leads to.
+enum Outcome {
+    Attached(Box<Attached>),
+    /// The client is to be told that its session can't be recovered.
+    RecoveryRefused,
+}
+
+/// A socket that the engine has attached and that is still to be upgraded.
+struct Attached {
+    hub: HubName,
+    connection_id: ConnectionId,
+    subprotocol: Subprotocol,
+    socket: Socket,
+    place: Place,
+}
+
+async fn respond(shared: Arc<Shared>, path_hub: Option<&str>, request: Request) -> Response {
+    let Edge { config, access_keys, .. } = &shared.edge;
+    let deadline = Instant::now() + Duration::from_secs(config.handshake_timeout_seconds);
+    let (mut parts, _) = request.into_parts();
+    let handshake = match decide(&parts, path_hub, access_keys, config, now_unix_seconds()) {
+        Ok(handshake) => handshake,
+        Err(refusal) => return refusal.into_response(),
+    };
+    let on_upgrade = parts.extensions.remove::<OnUpgrade>();
+    let pending = parts.extensions.remove::<Pending>();
+    let Some(on_upgrade) = on_upgrade else { return Refusal::NotAnUpgrade.into_response() };
+    let Handshake { websocket_key, subprotocol, spelling, purpose } = handshake;
+    let attaching = attach(&shared, purpose, subprotocol);
+    let outcome = match timeout_at(deadline, attaching).await.unwrap_or(Err(Refusal::Unavailable)) {
+        Ok(outcome) => outcome,
+        Err(refusal) => return refusal.into_response(),
+    };
+    let task = hand_over(Arc::clone(&shared), on_upgrade, deadline, pending, outcome);
+    shared.tasks.spawn(task);
+    switching_protocols(&websocket_key, spelling.as_deref())
+}
+
+async fn attach(shared: &Shared, purpose: Purpose, subprotocol: Subprotocol) -> Result<Outcome, Refusal> {
+    let place = || shared.sockets.reserve().ok_or(Refusal::Full);
+    let attached = match purpose {
+        Purpose::Begin(begin) => begin_session(&shared.edge, begin, subprotocol, place()?).await?,
+        Purpose::Recover(recover) => {
+            match recover_session(&shared.edge, recover, subprotocol, place()?).await? {
+                Some(attached) => attached,
+                None => return Ok(Outcome::RecoveryRefused),
+            }
+        }
+        Purpose::Unrecoverable => return Ok(Outcome::RecoveryRefused),
+    };
+    Ok(Outcome::Attached(Box::new(attached)))
+}
+
+async fn begin_session(
+    edge: &Edge,
+    begin: Begin,
+    subprotocol: Subprotocol,
+    place: Place,
+) -> Result<Attached, Refusal> {
+    let Begin { hub, user_id, roles, groups } = begin;
+    let handle = edge.engine.hub(&hub).await.map_err(|_| Refusal::Unavailable)?;
+    let connection_id = ConnectionId::new(Uuid::new_v4().simple().encode_lower(&mut Uuid::encode_buffer()));
+    let reconnection_token = subprotocol.is_reliable().then(|| {
+        let token = edge.reconnection_tokens.issue(
+            hub.as_str(),
+            connection_id.as_str(),
+            handle.epoch().0,
+            now_unix_seconds(),
+        );
+        ReconnectionToken(token)
+    });
+    let new = NewSession {
+        connection_id: connection_id.clone(),
+        user_id,
+        subprotocol,
+        roles,
+        groups,
+        reconnection_token,
+    };
+    let socket = handle.open(new).await.map_err(|error| match error {
+        OpenError::TooManyGroups => Refusal::TooManyGroups,
+        OpenError::Refused | OpenError::Unavailable => Refusal::Unavailable,
+    })?;
+    Ok(Attached { hub, connection_id, subprotocol, socket, place })
+}
+
+/// `None` when the recovery can never succeed; an error when that can't be told now.
+async fn recover_session(
+    edge: &Edge,
+    recover: Recover,
+    subprotocol: Subprotocol,
+    place: Place,
+) -> Result<Option<Attached>, Refusal> {
+    let Recover { hub, connection_id, reconnection_token } = recover;
+    let Some(handle) = edge.engine.find(&hub) else { return Ok(None) };
+    let verified = edge.reconnection_tokens.verify(
+        &reconnection_token,
+        hub.as_str(),
+        connection_id.as_str(),
+        handle.epoch().0,
+        now_unix_seconds(),
+    );
+    if let Err(error) = verified {
+        tracing::debug!(%hub, %error, "recovery refused");
+        return Ok(None);
+    }
+    match handle.resume(connection_id.clone(), subprotocol).await {
+        Ok(socket) => Ok(Some(Attached { hub, connection_id, subprotocol, socket, place })),
+        Err(OpenError::Unavailable) => Err(Refusal::Unavailable),
+        Err(OpenError::Refused | OpenError::TooManyGroups) => Ok(None),
+    }
+}
+
+/// Waits for the bare connection and starts the socket on it. Whatever goes wrong, the engine's socket is dropped and
+/// so counts as lost.
+async fn hand_over(
+    shared: Arc<Shared>,
+    on_upgrade: OnUpgrade,
+    deadline: Instant,
+    pending: Option<Pending>,
+    outcome: Outcome,
+) {
+    let Ok(Ok(upgraded)) = timeout_at(deadline, on_upgrade).await else {
+        tracing::debug!("an upgrade was not completed");
+        return;
+    };
+    let Ok(connection) = upgraded.downcast::<TokioIo<TcpStream>>() else {
+        tracing::error!("an upgraded connection is of another kind than the accepted one");
+        return;
+    };
+    let (stream, read_ahead) = (connection.io.into_inner(), connection.read_buf);
+    match outcome {
+        Outcome::Attached(attached) => {
+            drop(pending);
+            let Attached { hub, connection_id, subprotocol, socket, place } = *attached;
+            let config = &shared.edge.config;
+            let settings = socket::Settings {
+                encoding: subprotocol.encoding(),
+                ping_seconds: config.hub(hub.as_str()).websocket_ping_seconds,
+                read_buffer_bytes: config.websocket_read_buffer_bytes,
+                message_bytes_max: config.websocket_message_bytes_max,
+            };
+            let name = socket::Name { hub, connection_id };
+            socket::start(&shared.tasks, stream, &read_ahead, socket, place, name, &settings).await;
+        }
+        Outcome::RecoveryRefused => {
+            socket::refuse_recovery(stream).await;
+            drop(pending);
+        }
+    }
+}
+
+/// Extensions are declined by leaving them out.
+fn switching_protocols(websocket_key: &str, spelling: Option<&str>) -> Response {
+    let mut headers = HeaderMap::with_capacity(4);
+    headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+    let accept = derive_accept_key(websocket_key.as_bytes());
+    let own = [(SEC_WEBSOCKET_ACCEPT, Some(accept.as_str())), (SEC_WEBSOCKET_PROTOCOL, spelling)];
+    for (name, value) in own {
+        // Both come from texts that can stand in a header: base64, and a header of the request.
+        if let Some(value) = value.and_then(|value| HeaderValue::from_str(value).ok()) {
+            headers.insert(name, value);
+        }
+    }
+    (StatusCode::SWITCHING_PROTOCOLS, headers, Body::empty()).into_response()
+}
+
+fn now_unix_seconds() -> u64 {
+    engine::now().0 / 1000
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let status = self.status();
+        tracing::debug!(status = status.as_u16(), reason = %self, "upgrade refused");
+        let mut response = (status, self.to_string()).into_response();
+        let header = match self {
+            Self::NotAnUpgrade => Some((SEC_WEBSOCKET_VERSION, "13")),
+            Self::NoToken | Self::BadToken(_) => Some((WWW_AUTHENTICATE, "Bearer")),
+            _ => None,
+        };
+        if let Some((name, value)) = header {
+            response.headers_mut().insert(name, HeaderValue::from_static(value));
+        }
+        response
+    }
+}
