@@ -63,9 +63,9 @@ impl AckId {
         self.on_last_socket.tries += 1;
     }
 
-    /// Notes an ack that came over `socket`.
-    pub(crate) fn answered_on(&mut self, socket: u32) {
-        self.on_last_socket.answers += u32::from(self.on_last_socket.socket == socket);
+    /// Notes an ack that came over the connection's current socket.
+    pub(crate) fn answered(&mut self) {
+        self.on_last_socket.answers += 1;
     }
 
     /// Whether a try on the last socket certainly got no answer.

@@ -24,6 +24,7 @@ pub(crate) fn judge(findings: &mut Findings<'_>, ledger: &Ledger, causality: &Ca
         causality,
         memberships: &memberships,
         got: vec![Got::default(); findings.history.name_count()],
+        missing: Vec::new(),
         newest: vec![None; ledger.stream_count()],
     };
     for id in 0..ledger.sessions.len() as u32 {
@@ -37,6 +38,8 @@ struct Judge<'a> {
     memberships: &'a Memberships,
     /// Per message name: what the current session got of it. Cleared between sessions.
     got: Vec<Got>,
+    /// The messages that the current session lacks. Cleared between sessions.
+    missing: Vec<Name>,
     /// Per publisher's stream: the delivery to the current session whose request was certainly made latest. Cleared
     /// between sessions.
     newest: Vec<Option<Newest>>,
@@ -81,6 +84,9 @@ impl Judge<'_> {
             for request in publishes.get(group).into_iter().flatten() {
                 self.demand(findings, id, *request);
             }
+        }
+        for message in self.missing.drain(..) {
+            self.got[message.0 as usize] = Got::default();
         }
         for (_, e) in &messages {
             self.got[e.message.0 as usize] = Got::default();
@@ -259,6 +265,7 @@ impl Judge<'_> {
         if got.demanded <= got.copies {
             return;
         }
+        self.missing.push(message);
         let joined = inside.from.map(|index| self.ledger.place(id, index));
         let acked = request.acked.map(|index| self.ledger.place(request.session, index));
         let until = live.or(precedes).map(|index| self.ledger.place(id, index));

@@ -53,7 +53,9 @@ pub(crate) struct Request {
     ack_id: u32,
     same_ack_id: u32,
     attempts: u32,
-    delivered_here: bool,
+    /// Whether this pass has met a delivery of its message. In another recorder than the publisher's that happens before
+    /// the first try or after the last, and so dates none.
+    delivered_by_now: bool,
 }
 
 /// What a request asks for; the same content under the same ack id is a resend.
@@ -183,7 +185,7 @@ impl Ledger {
                 session.delivered.push(at.index);
                 let mut request = self.last_request_of[e.message.0 as usize];
                 while let Some(r) = self.requests.get_mut(request as usize) {
-                    r.delivered_here |= self.sessions[r.session as usize].recorder == at.recorder;
+                    r.delivered_by_now = true;
                     request = r.same_message;
                 }
             }
@@ -278,7 +280,7 @@ impl Ledger {
             ack_id: NONE,
             same_ack_id: NONE,
             attempts: 1,
-            delivered_here: false,
+            delivered_by_now: false,
         };
         let Some(number) = ack_id else {
             self.requests.push(request);
@@ -310,7 +312,7 @@ impl Ledger {
                 if all_refused {
                     r.lo = at.index;
                 }
-                if r.acked.is_none() && !r.delivered_here {
+                if r.acked.is_none() && !r.delivered_by_now {
                     r.hi = at.index;
                 }
                 return None;
@@ -352,7 +354,7 @@ impl Ledger {
         findings.statistics.mismatches_judged += u64::from(slot.contents > 1);
         let state = &mut self.sessions[session as usize];
         if state.attached {
-            slot.answered_on(state.socket);
+            slot.answered();
         }
         let one_socket = state.attached && slot.socket == Some(state.socket);
         if state.observes_sockets && one_socket {

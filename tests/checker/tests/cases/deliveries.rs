@@ -35,6 +35,8 @@ crate::cases! {
         open p; open s in=g; pub p g m1 1; err p 1 InternalServerError; quiesced"
     not_acked_yet_arrived: [] "
         open p; open s in=g; pub p g m1 1; err p 1 InternalServerError; got s g m1; quiesced"
+    lost_at_one_session_says_nothing_of_the_next: [Lost] "
+        open p; open s in=g; open t in=g; pub p g m1 1; ok p 1; got t g m1; quiesced"
     session_ended_before_the_message_came: [] "
         open p; open s in=g; pub p g m1 1; ok p 1; close s; quiesced"
     session_detached_when_quiesced: [] "

@@ -36,6 +36,8 @@ crate::cases! {
         open p; open s in=g; pub p g m1 1; leave s g 1; ok p 1; ok s 1; quiesced"
     executed_before_the_leave_was_sent: [Lost] "
         open p; open s in=g; pub p g m1 1; ok p 1; leave s g 1; ok s 1; quiesced"
+    executed_before_the_leave_was_sent_because_somebody_got_it: [Lost] "
+        open p; open s in=g; open t in=g; pub p g m1; got t g m1; leave s g 1; ok s 1; quiesced"
     leave_was_forbidden: [Lost] "
         open p; open s in=g; leave s g 1; err s 1 Forbidden; pub p g m1 1; ok p 1; quiesced"
     leave_failed_perhaps_and_nothing_came: [] "

@@ -62,6 +62,10 @@ crate::cases! {
         open p; open s frames in=g; pub p g m1; pub p g m2
         frame s g m1 #1; got s g m1 #1; frame s g m2 #2; got s g m2 #2
         drop s; resume s; frame s g m1 #1; drop s; resume s; frame s g m1 #1; frame s g m2 #2"
+    an_ack_during_redelivery_cuts_it_short: [] "
+        open p; open s frames in=g; pub p g m1; pub p g m2; pub p g m3
+        frame s g m1 #1; got s g m1 #1; frame s g m2 #2; got s g m2 #2
+        drop s; resume s; frame s g m1 #1; sack s 2; frame s g m3 #3; got s g m3 #3"
     acks_lift_the_duty_to_redeliver: [] "
         open p; open s frames in=g; pub p g m1; pub p g m2
         frame s g m1 #1; got s g m1 #1; sack s 1; drop s; resume s; frame s g m2 #2; got s g m2 #2"
