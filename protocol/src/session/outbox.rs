@@ -480,3 +480,7 @@ const KEPT_CAPACITY: usize = 16;
 #[cfg(test)]
 #[path = "outbox_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "outbox_model_tests.rs"]
+mod model_tests;

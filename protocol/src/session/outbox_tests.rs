@@ -490,7 +490,7 @@ fn reliable() -> Outbox {
     outbox(Subprotocol::JsonReliable)
 }
 
-fn outbox(subprotocol: Subprotocol) -> Outbox {
+pub(super) fn outbox(subprotocol: Subprotocol) -> Outbox {
     let limits = OutboxLimits { messages_max: usize::MAX, bytes_max: usize::MAX };
     let bounds = RequestBounds {
         requests_max: usize::MAX,
