@@ -93,6 +93,7 @@ impl Hub {
         let keys: Vec<SessionKey> = self.sessions.keys().collect();
         for key in keys {
             if self.sessions[key].subprotocol.is_reliable() {
+                self.sessions[key].outbox.lock().let_go_of_socket();
                 self.wait_for_client(key, record.time);
             } else {
                 self.remove(key);
@@ -133,8 +134,9 @@ impl Hub {
                     continue;
                 }
                 let mut outbox = outbox.lock();
+                let was_over_limits = outbox.is_over_limits();
                 self.woken.extend(outbox.deliver(&message));
-                if outbox.is_over_limits() {
+                if outbox.is_over_limits() && !was_over_limits {
                     self.overflowed.push(key);
                 }
             }

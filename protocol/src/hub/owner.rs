@@ -1,5 +1,6 @@
 //! What the live owner of a shard decides: who is attached, what is proposed, who has to go.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::timer::Timer;
@@ -7,9 +8,9 @@ use super::{
     AppendId, CommandError, CommandId, Hub, Input, OpenError, OpenId, Opening, Output, Resuming, RuleChange,
     SessionHandle, SessionKey, SocketEnd,
 };
-use crate::log::{Body, Certainty, EndReason, Opened, Record, Time};
+use crate::log::{Body, Certainty, EndReason, Opened, Permission, Record, Time};
 use crate::session::{Closing, Outcome, Phase, Request};
-use crate::wire::{Close, Encoding, ReconnectionToken, Upstream};
+use crate::wire::{Close, ConnectionId, Encoding, GroupName, ReconnectionToken, Upstream};
 
 /// How long a failed append waits before it is tried again, in milliseconds.
 const APPEND_RETRY_MS: u64 = 100;
@@ -19,6 +20,8 @@ const APPEND_RETRY_MS: u64 = 100;
 pub struct Proposal {
     record: Arc<Record>,
     pub(super) purpose: Purpose,
+    /// Set once an attempt has failed indefinitely: no later failure settles it.
+    may_have_happened: bool,
 }
 
 /// What becomes of a proposal when its outcome is known.
@@ -44,6 +47,7 @@ impl Hub {
         if !self.is_live {
             return self.refuse(open, OpenError::Unavailable);
         }
+        let groups: BTreeSet<GroupName> = groups.into_iter().collect();
         if groups.len() > self.settings.groups_per_session_max {
             return self.refuse(open, OpenError::TooManyGroups);
         }
@@ -52,7 +56,7 @@ impl Hub {
             user_id,
             subprotocol,
             roles,
-            groups,
+            groups: groups.into_iter().collect(),
             ack_window_ids: self.settings.ack_window_ids,
             retention_seconds: self.settings.session_retention_seconds,
         });
@@ -92,7 +96,9 @@ impl Hub {
     pub(super) fn take_requests(&mut self, now: Time, from: SessionHandle, requests: Vec<Request>) {
         let Some(session) = self.sessions.get_mut(from.key) else { return };
         if session.phase != Phase::Live || !session.is_attached_to(from.epoch) {
-            return;
+            // They were counted when they were read, and the session's next socket has the same count.
+            let bytes = requests.iter().map(|request| request.bytes).sum();
+            return session.outbox.lock().settle_requests(requests.len(), bytes);
         }
         for request in requests {
             // A raw client has no acks: the loss of its event is shown by closing.
@@ -138,8 +144,11 @@ impl Hub {
         let checked = match self.by_connection_id.get(&connection_id) {
             _ if !self.is_live => Err(CommandError::Unavailable),
             None => Err(CommandError::UnknownConnection),
-            Some(&key) => Ok(self.sessions[key].permissions.check_change(permission, &group, allow))
-                .and_then(|c| Ok(c?)),
+            Some(&key) => {
+                let pending = self.pending_rule_changes(&connection_id, permission);
+                let permissions = &self.sessions[key].permissions;
+                permissions.check_change(permission, &group, allow, pending).map_err(Into::into)
+            }
         };
         if let Err(error) = checked {
             return self.outputs.push_back(Output::CommandDone { command, outcome: Err(error) });
@@ -152,11 +161,21 @@ impl Hub {
         self.propose(now, body, Purpose::Command(command));
     }
 
+    fn pending_rule_changes(&self, of: &ConnectionId, wanted: Permission) -> usize {
+        let is_one = |proposal: &&Proposal| match &proposal.record.body {
+            Body::Granted { connection_id, permission, .. }
+            | Body::Revoked { connection_id, permission, .. } => connection_id == of && *permission == wanted,
+            _ => false,
+        };
+        self.proposals.values().filter(is_one).count()
+    }
+
     fn propose(&mut self, now: Time, body: Body, purpose: Purpose) {
         let (key, time) = self.proposer.next(now, None);
         let record = Arc::new(Record { key, time, sequence_ack: None, body });
         let counter = key.boot.counter;
-        self.proposals.insert(counter, Proposal { record: Arc::clone(&record), purpose });
+        let proposal = Proposal { record: Arc::clone(&record), purpose, may_have_happened: false };
+        self.proposals.insert(counter, proposal);
         let append = AppendId::Proposal(counter);
         self.outputs.push_back(Output::Append { append, records: vec![record] });
     }
@@ -246,22 +265,23 @@ impl Hub {
     }
 
     pub(super) fn append_failed(&mut self, now: Time, append: AppendId, certainty: Certainty) {
-        let retry = match append {
-            AppendId::Batch { session, number } => {
-                certainty == Certainty::Indefinite || !self.fail_batch(now, session, number)
-            }
-            AppendId::Proposal(counter) => certainty == Certainty::Indefinite || !self.fail_proposal(counter),
+        let is_settled = match append {
+            AppendId::Batch { session, number } => self.batch_failed(now, session, number, certainty),
+            AppendId::Proposal(counter) => self.proposal_failed(counter, certainty),
         };
-        if retry {
+        if !is_settled {
             self.timers.set(now.plus_ms(APPEND_RETRY_MS), Timer::Retry(append));
         }
     }
 
-    /// Settles a batch that is certainly not in the log. Always the end of the matter.
-    fn fail_batch(&mut self, now: Time, key: SessionKey, number: u64) -> bool {
+    /// Settles a batch that is certainly not in the log; tells whether that, or its records, is the end of the matter.
+    fn batch_failed(&mut self, now: Time, key: SessionKey, number: u64, certainty: Certainty) -> bool {
         let Some(session) = self.sessions.get_mut(key) else { return true };
         if session.requests.batch_number() != number {
             return true;
+        }
+        if !session.requests.has_certainly_failed(certainty) {
+            return false;
         }
         let failed: Vec<_> = session.requests.unsettled().map(|record| record.key.boot).collect();
         for boot_key in failed {
@@ -272,12 +292,15 @@ impl Hub {
         true
     }
 
-    /// Settles a proposal that is certainly not in the log; tells whether that is the end of the matter.
-    fn fail_proposal(&mut self, counter: u64) -> bool {
-        let Some(proposal) = self.proposals.get(&counter) else { return true };
-        if let Purpose::End(key) = proposal.purpose {
-            // Doomed: what the client was told stands, so the end has to be stored some time.
-            return !self.sessions.contains_key(key);
+    /// Settles a proposal that is certainly not in the log; tells whether that, or its record, is the end of the
+    /// matter.
+    fn proposal_failed(&mut self, counter: u64, certainty: Certainty) -> bool {
+        let Some(proposal) = self.proposals.get_mut(&counter) else { return true };
+        proposal.may_have_happened |= certainty == Certainty::Indefinite;
+        // Doomed: what the client was told stands, so the end has to be stored some time.
+        let is_doomed = matches!(proposal.purpose, Purpose::End(key) if self.sessions.contains_key(key));
+        if proposal.may_have_happened || is_doomed {
+            return false;
         }
         self.proposer.settle(counter);
         match self.proposals.remove(&counter).map(|proposal| proposal.purpose) {

@@ -212,6 +212,18 @@ impl Outbox {
         is_current
     }
 
+    /// Lets go of whatever socket is attached.
+    pub fn let_go_of_socket(&mut self) {
+        self.is_attached = false;
+        self.cursor = 0;
+        self.replies = VecDeque::new();
+        self.replies_sent = 0;
+        self.reply_bytes = 0;
+        self.closing = None;
+        let wakers = [self.writer.take(), self.reader.take(), self.blocked_writer.take()];
+        wakers.into_iter().flatten().for_each(Waker::wake);
+    }
+
     /// Whether this socket is the attached one.
     pub fn is_current(&self, epoch: AttachEpoch) -> bool {
         self.is_attached && self.epoch == epoch
@@ -447,17 +459,6 @@ impl Outbox {
         {
             reader.wake();
         }
-    }
-
-    fn let_go_of_socket(&mut self) {
-        self.is_attached = false;
-        self.cursor = 0;
-        self.replies = VecDeque::new();
-        self.replies_sent = 0;
-        self.reply_bytes = 0;
-        self.closing = None;
-        let wakers = [self.writer.take(), self.reader.take(), self.blocked_writer.take()];
-        wakers.into_iter().flatten().for_each(Waker::wake);
     }
 }
 

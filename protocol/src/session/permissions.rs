@@ -57,16 +57,18 @@ impl Permissions {
         self.rules(permission).allow(group)
     }
 
-    /// Whether a grant or revocation keeps within the bound on literal rules.
+    /// Whether a grant or revocation keeps within the bound on literal rules. Each of the pending changes of the
+    /// permission, those whose records are not applied yet, is taken to add a rule.
     pub fn check_change(
         &self,
         permission: Permission,
         group: &GroupName,
         allow: bool,
+        pending: usize,
     ) -> Result<(), PermissionError> {
         let rules = self.rules(permission);
         let adds_a_rule = !rules.literals.contains_key(group) && rules.allow(group) != allow;
-        if adds_a_rule && rules.literals.len() >= PERMISSION_LITERALS_MAX {
+        if adds_a_rule && rules.literals.len() + pending >= PERMISSION_LITERALS_MAX {
             return Err(PermissionError::TooManyRules);
         }
         Ok(())
@@ -299,16 +301,22 @@ mod tests {
         let mut permissions = Permissions::default();
         let group = |n: usize| GroupName::new(&format!("g{n}")).unwrap();
         for n in 0..PERMISSION_LITERALS_MAX {
-            assert_eq!(permissions.check_change(Permission::SendToGroup, &group(n), true), Ok(()));
+            assert_eq!(permissions.check_change(Permission::SendToGroup, &group(n), true, 0), Ok(()));
             permissions.grant(Permission::SendToGroup, &group(n));
         }
         let one_more = group(PERMISSION_LITERALS_MAX);
         assert_eq!(
-            permissions.check_change(Permission::SendToGroup, &one_more, true),
+            permissions.check_change(Permission::SendToGroup, &one_more, true, 0),
             Err(PermissionError::TooManyRules)
         );
-        assert_eq!(permissions.check_change(Permission::SendToGroup, &group(0), false), Ok(()));
-        assert_eq!(permissions.check_change(Permission::SendToGroup, &one_more, false), Ok(()));
-        assert_eq!(permissions.check_change(Permission::JoinLeaveGroup, &one_more, true), Ok(()));
+        permissions.revoke(Permission::SendToGroup, &group(0));
+        assert_eq!(permissions.check_change(Permission::SendToGroup, &one_more, true, 0), Ok(()));
+        assert_eq!(
+            permissions.check_change(Permission::SendToGroup, &one_more, true, 1),
+            Err(PermissionError::TooManyRules)
+        );
+        assert_eq!(permissions.check_change(Permission::SendToGroup, &group(1), false, 1), Ok(()));
+        assert_eq!(permissions.check_change(Permission::SendToGroup, &one_more, false, 0), Ok(()));
+        assert_eq!(permissions.check_change(Permission::JoinLeaveGroup, &one_more, true, 0), Ok(()));
     }
 }

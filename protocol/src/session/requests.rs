@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::{AckWindow, Seen};
-use crate::log::{AckKey, BootKey, Record};
+use crate::log::{AckKey, BootKey, Certainty, Record};
 use crate::wire::{AckError, AckId, Downstream, ErrorName, Upstream};
 
 /// One request and its size on the wire.
@@ -66,6 +66,8 @@ pub struct Requests {
     queue: VecDeque<Request>,
     batch: VecDeque<(Slot, usize)>,
     batch_number: u64,
+    /// Set once an attempt to append the batch has failed indefinitely: no later failure settles it.
+    may_have_happened: bool,
 }
 
 impl Requests {
@@ -95,6 +97,7 @@ impl Requests {
         let mut records = Vec::new();
         let mut ack_ids = Vec::new();
         self.batch_number += 1;
+        self.may_have_happened = false;
         for Request { message, bytes } in self.queue.drain(..) {
             let slot = classify(&message, &ack_ids);
             if let Slot::Append { record, .. } = &slot {
@@ -115,6 +118,13 @@ impl Requests {
             Slot::Append { record, outcome: Outcome::Pending } => Some(record),
             _ => None,
         })
+    }
+
+    /// Notes that an attempt to append the batch failed; tells whether the batch is certainly not in the log. Once an
+    /// attempt may have happened, the definite failure of a later one says nothing about it.
+    pub fn has_certainly_failed(&mut self, certainty: Certainty) -> bool {
+        self.may_have_happened |= certainty == Certainty::Indefinite;
+        !self.may_have_happened
     }
 
     /// Notes the outcome of one record; tells whether the batch was waiting for it.

@@ -1,6 +1,6 @@
 //! One session: who it is, what it may do, what it has executed and what it waits for.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -87,7 +87,7 @@ impl Session {
     pub fn next_batch(&mut self, now: Time, proposer: &mut Proposer, groups_max: usize) -> Vec<Arc<Record>> {
         let Self { requests, connection_id, user_id, permissions, groups, window, .. } = self;
         let judge = Judge { connection_id, user_id: user_id.as_ref(), permissions, window };
-        let mut joined = groups.len();
+        let mut pending = PendingGroups { len: groups.len(), applied: groups, changes: BTreeMap::new() };
         requests.next_batch(|message, ack_ids_in_batch| {
             if let Some(known) = judge.known_ack_id(message, ack_ids_in_batch) {
                 return known;
@@ -96,17 +96,51 @@ impl Session {
                 Ok(body) => body,
                 Err(answer) => return Slot::Answer(answer),
             };
-            if matches!(body, Body::Joined { .. }) {
-                if joined >= groups_max {
+            match message {
+                Upstream::JoinGroup { group, .. } if !pending.join(group, groups_max) => {
                     return Slot::Answer(judge.refusal(message, too_many_groups(groups_max)));
                 }
-                joined += 1;
+                Upstream::LeaveGroup { group, .. } => pending.leave(group),
+                _ => {}
             }
             let ack = message.ack_id().map(|ack_id| AckKey { ack_id, fingerprint: Fingerprint::of(message) });
             let (key, time) = proposer.next(now, ack);
             let record = Arc::new(Record { key, time, sequence_ack: None, body });
             Slot::Append { record, outcome: Outcome::Pending }
         })
+    }
+}
+
+/// The groups that a session will be in once the batch so far is applied.
+struct PendingGroups<'a> {
+    applied: &'a BTreeSet<GroupName>,
+    changes: BTreeMap<GroupName, bool>,
+    len: usize,
+}
+
+impl PendingGroups<'_> {
+    /// Tells whether there is room for the group, or none is needed.
+    fn join(&mut self, group: &GroupName, groups_max: usize) -> bool {
+        if self.contains(group) {
+            return true;
+        }
+        if self.len >= groups_max {
+            return false;
+        }
+        self.changes.insert(group.clone(), true);
+        self.len += 1;
+        true
+    }
+
+    fn leave(&mut self, group: &GroupName) {
+        if self.contains(group) {
+            self.changes.insert(group.clone(), false);
+            self.len -= 1;
+        }
+    }
+
+    fn contains(&self, group: &GroupName) -> bool {
+        self.changes.get(group).copied().unwrap_or_else(|| self.applied.contains(group))
     }
 }
 
