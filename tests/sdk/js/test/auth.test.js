@@ -34,14 +34,18 @@ test("tokens of the server SDK are accepted, signed with either key", async (t) 
   await Client.connect(t, gateway, { token: { key: SECONDARY_ACCESS_KEY } });
 });
 
-test("the audience may name the gateway or the host that the client dialled (22 #20)", async (t) => {
-  const gateway = await Gateway.start(t);
+test("the audience may name a public URL or the host that the client dialled (22 #20)", async (t) => {
+  const gateway = await Gateway.start(t, { toml: 'public_urls = ["https://chat.example.com/wps"]\n' });
   const proxy = await ProxyProcess.start(t).open(gateway);
+  await Client.connect(t, gateway);
   await Client.connect(t, proxy);
-  const moved = new URL(await clientUrl(gateway.endpoint));
-  moved.host = proxy.address;
-  await Client.connect(t, proxy, { url: moved.toString() });
   await Client.connect(t, gateway, { url: urlWith(gateway, { aud: `${gateway.endpoint}/CLIENT/hubs/Chat` }) });
+  // What a server SDK with the public URL in its connection string makes, by whatever way it comes in.
+  for (const path of ["/client/hubs/chat", "/wps/client/hubs/chat"]) {
+    const url = new URL(await clientUrl("https://chat.example.com/wps"));
+    assert.equal(url.pathname, "/wps/client/hubs/chat");
+    await Client.connect(t, proxy, { url: `ws://${proxy.address}${path}${url.search}` });
+  }
 });
 
 test("bad tokens get a 401", async (t) => {

@@ -17,11 +17,13 @@ def url_with(gateway, key=ACCESS_KEY, **claims):
     return f"{audience.replace('http', 'ws')}?access_token={jwt.encode(payload, key, algorithm='HS256')}"
 
 
-async def test_a_token_for_the_gateway_works_through_a_proxy(gateway, proxy, connect):
+async def test_a_token_may_name_a_public_url_or_the_host_that_was_dialled(start_gateway, proxies, connect):
     """22 #20"""
+    gateway = start_gateway(toml='public_urls = ["https://chat.example.com"]\n')
+    proxy = proxies.open(gateway)
     await connect(proxy)
-    url = client_url(gateway.endpoint).replace(gateway.endpoint.removeprefix("http://"), proxy.endpoint.removeprefix("http://"))
-    await connect(proxy, url=url)
+    url = client_url("https://chat.example.com")
+    await connect(proxy, url=url.replace("wss://chat.example.com", proxy.endpoint.replace("http", "ws")))
 
 
 async def test_bad_tokens_do_not_get_in(gateway, create):

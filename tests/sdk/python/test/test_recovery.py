@@ -4,10 +4,14 @@ The numbers in the docstrings are the points of the protocol checklist that a te
 """
 
 import asyncio
+import time
 
+import jwt
 import pytest
+from azure.messaging.webpubsubclient.models import OpenClientError
 
 from support.clients import NO_RETRIES, until
+from support.gateway import ACCESS_KEY
 from support.proxy import CUTS
 
 IN_G = {"token": {"groups": ["g"]}}
@@ -50,6 +54,28 @@ async def test_an_ack_id_that_was_executed_before_the_drop_is_a_duplicate_after_
     await client.send_until_done("g", "once", 5)
     await client.send_until_done("g", "end", 6)
     assert await receiver.received("g", 2) == ["once", "end"]
+    assert len(client.connections) == 1
+
+
+async def test_recovery_works_with_an_access_token_that_has_expired(gateway, proxy, create, connect):
+    """22 #2; 22.1 #8"""
+    audience = f"{proxy.endpoint}/client/hubs/chat"
+    # Valid for some more seconds, thanks to the skew of 5 minutes.
+    claims = {"aud": audience, "exp": int(time.time()) - 297, "webpubsub.group": ["g"]}
+    url = f"{audience.replace('http', 'ws')}?access_token={jwt.encode(claims, ACCESS_KEY, algorithm='HS256')}"
+    client = await connect(proxy, url=url)
+    with pytest.raises(OpenClientError):
+        while True:
+            late = create(proxy, url=url)
+            await late.open()
+            await late.close()
+    accepted = proxy.report()["accepted"]
+    proxy.strike("cut_rst")
+    await asyncio.to_thread(proxy.wait, accepted=accepted + 1)
+    sender = await connect(gateway)
+    await sender.send("g", "still here")
+    assert await client.received("g", 1) == ["still here"]
+    assert client.disconnections == 0
     assert len(client.connections) == 1
 
 
