@@ -16,8 +16,8 @@ use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
 /// The encodings in which every message can be said.
-const ENVELOPED: [Encoding; 1] = [Encoding::Json];
-const ENCODINGS: [Encoding; 2] = [Encoding::Json, Encoding::Raw];
+const ENVELOPED: [Encoding; 2] = [Encoding::Json, Encoding::Protobuf];
+const ENCODINGS: [Encoding; 3] = [Encoding::Json, Encoding::Protobuf, Encoding::Raw];
 
 proptest! {
     #[test]
@@ -47,7 +47,8 @@ proptest! {
             let sent = sent.split_off(b"earlier frames".len());
             prop_assert_eq!(sent.len(), body.frame_bytes(sequence_id));
             let received = decode_downstream(encoding, kind(encoding), &frame_payload(&sent));
-            prop_assert_eq!(received, Ok(Received::Message { message: message.clone(), sequence_id }));
+            let message = without_user(encoding, message.clone());
+            prop_assert_eq!(received, Ok(Received::Message { message, sequence_id }));
         }
     }
 
@@ -123,7 +124,16 @@ proptest! {
 fn kind(encoding: Encoding) -> FrameKind {
     match encoding {
         Encoding::Json | Encoding::Raw => FrameKind::Text,
+        Encoding::Protobuf => FrameKind::Binary,
     }
+}
+
+/// Users do not travel in protobuf.
+fn without_user(encoding: Encoding, mut message: Message) -> Message {
+    if let (Encoding::Protobuf, Sender::Group { user_id, .. }) = (encoding, &mut message.sender) {
+        *user_id = None;
+    }
+    message
 }
 
 fn frame_payload(sent: &[u8]) -> Bytes {

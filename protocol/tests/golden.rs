@@ -15,10 +15,13 @@ use oncewire_protocol::wire::{
 
 type Check = fn(&str);
 
-const FILES: [(&str, Check); 4] = [
+const FILES: [(&str, Check); 7] = [
     ("json-upstream.txt", json_upstream),
-    ("json-upstream-refused.txt", json_upstream_refused),
+    ("json-upstream-refused.txt", |vectors| upstream_refused(Encoding::Json, vectors)),
     ("json-downstream.txt", json_downstream),
+    ("protobuf-upstream.txt", protobuf_upstream),
+    ("protobuf-upstream-refused.txt", |vectors| upstream_refused(Encoding::Protobuf, vectors)),
+    ("protobuf-downstream.txt", protobuf_downstream),
     ("delivery.txt", delivery),
 ];
 
@@ -45,38 +48,52 @@ fn directory() -> PathBuf {
 }
 
 fn json_upstream(vectors: &str) {
-    for (line, received, expected) in received_and_expected(vectors) {
-        let frame = Frame::text(received);
-        let request = frame.decode_upstream(Encoding::Json).unwrap_or_else(|error| panic!("{line}: {error}"));
-        assert_eq!(utf8(&encode_upstream(Encoding::Json, &request)), expected, "{line}");
-        assert_eq!(Frame::text(expected).decode_upstream(Encoding::Json), Ok(request), "{line}");
+    for Vector { line, received, meaning, .. } in sections(vectors) {
+        let meaning = meaning.unwrap_or(received);
+        let request = upstream(Encoding::Json, &Frame::text(received), &line);
+        assert_eq!(utf8(&encode_upstream(Encoding::Json, &request)), meaning, "{line}");
+        assert_eq!(upstream(Encoding::Json, &Frame::text(meaning), &line), request, "{line}");
     }
 }
 
-fn json_upstream_refused(vectors: &str) {
+fn protobuf_upstream(vectors: &str) {
+    for Vector { line, received, meaning, encoded } in sections(vectors) {
+        let request = upstream(Encoding::Protobuf, &Frame::binary(received), &line);
+        assert_eq!(utf8(&encode_upstream(Encoding::Json, &request)), meaning.unwrap(), "{line}");
+        let expected = Frame::binary(encoded.unwrap_or(received));
+        assert_eq!(
+            Frame::new(FrameKind::Binary, &encode_upstream(Encoding::Protobuf, &request)),
+            expected,
+            "{line}"
+        );
+    }
+}
+
+fn upstream_refused(encoding: Encoding, vectors: &str) {
     for (line, vector) in lines(vectors) {
         let (code, frame) = vector.split_once(' ').unwrap();
-        match Frame::parse(frame).decode_upstream(Encoding::Json) {
+        let frame = Frame::parse(frame);
+        match decode_upstream(encoding, frame.kind, &frame.bytes) {
             Ok(request) => panic!("{line}: taken for {request:?}"),
             Err(error) => {
-                assert_eq!((error.close(Encoding::Json).code as u16).to_string(), code, "{line}: {error}")
+                assert_eq!((error.close(encoding).code as u16).to_string(), code, "{line}: {error}")
             }
         }
     }
 }
 
 fn json_downstream(vectors: &str) {
-    for (line, received, expected) in received_and_expected(vectors) {
-        let frame = Frame::text(received);
-        let mut sent = BytesMut::new();
-        match decode_downstream(Encoding::Json, frame.kind, &frame.bytes) {
-            Ok(Received::Message { message, sequence_id }) => {
-                encode_message(Encoding::Json, &message).write_frame(sequence_id, &mut sent);
-            }
-            Ok(Received::Control(control)) => encode_downstream(Encoding::Json, &control, &mut sent),
-            other => panic!("{line}: {other:?}"),
-        }
-        assert_eq!(Frame::read(&sent), Frame::text(expected), "{line}");
+    for Vector { line, received, meaning, .. } in sections(vectors) {
+        let message = downstream(Encoding::Json, &Frame::text(received), &line);
+        assert_eq!(sent(Encoding::Json, &message), Frame::text(meaning.unwrap_or(received)), "{line}");
+    }
+}
+
+fn protobuf_downstream(vectors: &str) {
+    for Vector { line, received, meaning, encoded } in sections(vectors) {
+        let message = downstream(Encoding::Protobuf, &Frame::binary(received), &line);
+        assert_eq!(sent(Encoding::Json, &message), Frame::text(meaning.unwrap()), "{line}");
+        assert_eq!(sent(Encoding::Protobuf, &message), Frame::binary(encoded.unwrap_or(received)), "{line}");
     }
 }
 
@@ -104,7 +121,7 @@ fn published(encoding_name: &str, frame: &Frame) -> Message {
         Encoding::Raw => {
             raw::decode_send_to_group(GroupName::new("raw-group").unwrap(), false, frame.kind, &frame.bytes)
         }
-        encoding => frame.decode_upstream(encoding),
+        encoding => decode_upstream(encoding, frame.kind, &frame.bytes),
     };
     match request {
         Ok(Upstream::SendToGroup { group, payload, metadata, .. }) => {
@@ -121,6 +138,26 @@ fn encoding(name: &str) -> Encoding {
     }
 }
 
+fn upstream(encoding: Encoding, frame: &Frame, line: &str) -> Upstream {
+    decode_upstream(encoding, frame.kind, &frame.bytes).unwrap_or_else(|error| panic!("{line}: {error}"))
+}
+
+fn downstream(encoding: Encoding, frame: &Frame, line: &str) -> Received {
+    decode_downstream(encoding, frame.kind, &frame.bytes).unwrap_or_else(|error| panic!("{line}: {error}"))
+}
+
+fn sent(encoding: Encoding, message: &Received) -> Frame {
+    let mut sent = BytesMut::new();
+    match message {
+        Received::Message { message, sequence_id } => {
+            encode_message(encoding, message).write_frame(*sequence_id, &mut sent);
+        }
+        Received::Control(control) => encode_downstream(encoding, control, &mut sent),
+        Received::Unknown => panic!("no vector is of an unknown type"),
+    }
+    Frame::read(&sent)
+}
+
 /// One WebSocket message. In the files: `text …` as it is, `text-bytes …` and `binary-bytes …` in hexadecimal.
 #[derive(PartialEq, Eq)]
 struct Frame {
@@ -129,21 +166,26 @@ struct Frame {
 }
 
 impl Frame {
+    fn new(kind: FrameKind, bytes: &[u8]) -> Self {
+        Self { kind, bytes: Bytes::copy_from_slice(bytes) }
+    }
+
     fn text(text: &str) -> Self {
-        Self { kind: FrameKind::Text, bytes: Bytes::copy_from_slice(text.as_bytes()) }
+        Self::new(FrameKind::Text, text.as_bytes())
+    }
+
+    fn binary(hexadecimal: &str) -> Self {
+        Self::new(FrameKind::Binary, &bytes(hexadecimal))
     }
 
     fn parse(vector: &str) -> Self {
         let (form, content) = vector.split_once(' ').unwrap_or((vector, ""));
-        let kind = match form {
-            "text" => return Self::text(content),
-            "text-bytes" => FrameKind::Text,
-            "binary-bytes" => FrameKind::Binary,
+        match form {
+            "text" => Self::text(content),
+            "text-bytes" => Self::new(FrameKind::Text, &bytes(content)),
+            "binary-bytes" => Self::binary(content),
             _ => panic!("no form of a frame: {form}"),
-        };
-        let digits: Vec<u8> = content.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
-        let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
-        Self { kind, bytes: digits.chunks(2).map(byte).collect() }
+        }
     }
 
     /// Takes apart a whole frame from server to client: final, not masked, its length in the shortest form.
@@ -160,11 +202,7 @@ impl Frame {
         };
         assert_eq!(payload.len(), length);
         assert_eq!(sent[1] == 126, length > 125);
-        Self { kind, bytes: Bytes::copy_from_slice(payload) }
-    }
-
-    fn decode_upstream(&self, encoding: Encoding) -> Result<Upstream, oncewire_protocol::wire::DecodeError> {
-        decode_upstream(encoding, self.kind, &self.bytes)
+        Self::new(kind, payload)
     }
 }
 
@@ -186,17 +224,33 @@ fn lines(vectors: &str) -> impl Iterator<Item = (String, &str)> {
         .map(|(index, line)| (format!("line {}: {line}", index + 1), line))
 }
 
-/// Each line `> …` with the line `= …` below it, or with itself where there is none.
-fn received_and_expected(vectors: &str) -> Vec<(String, &str, &str)> {
-    let mut pairs = Vec::new();
+/// A line `> …` with what stands below it.
+struct Vector<'a> {
+    line: String,
+    received: &'a str,
+    /// `= …`
+    meaning: Option<&'a str>,
+    /// `< …`
+    encoded: Option<&'a str>,
+}
+
+fn sections(vectors: &str) -> Vec<Vector<'_>> {
+    let mut sections: Vec<Vector<'_>> = Vec::new();
     for (line, vector) in lines(vectors) {
         match vector.split_at(2) {
-            ("> ", received) => pairs.push((line, received, received)),
-            ("= ", expected) => pairs.last_mut().unwrap().2 = expected,
-            _ => panic!("{line}: neither `> …` nor `= …`"),
+            ("> ", received) => sections.push(Vector { line, received, meaning: None, encoded: None }),
+            ("= ", meaning) => sections.last_mut().unwrap().meaning = Some(meaning),
+            ("< ", encoded) => sections.last_mut().unwrap().encoded = Some(encoded),
+            _ => panic!("{line}: none of `> …`, `= …` and `< …`"),
         }
     }
-    pairs
+    sections
+}
+
+fn bytes(hexadecimal: &str) -> Vec<u8> {
+    let digits: Vec<char> = hexadecimal.chars().filter(|digit| *digit != ' ').collect();
+    let byte = |pair: &[char]| u8::from_str_radix(&pair.iter().collect::<String>(), 16).unwrap();
+    digits.chunks(2).map(byte).collect()
 }
 
 fn utf8(bytes: &[u8]) -> &str {

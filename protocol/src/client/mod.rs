@@ -171,6 +171,7 @@ impl Client {
         let encoding = self.encoding();
         let kind = match encoding {
             Encoding::Json | Encoding::Raw => FrameKind::Text,
+            Encoding::Protobuf => FrameKind::Binary,
         };
         Frame { kind, data: encode_upstream(encoding, message) }
     }

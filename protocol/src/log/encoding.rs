@@ -203,7 +203,13 @@ macro_rules! stored_numbers {
     };
 }
 
-stored_numbers!(subprotocol_number, subprotocol_of, Subprotocol { Json = 1, JsonReliable = 2, Raw = 3 });
+stored_numbers!(subprotocol_number, subprotocol_of, Subprotocol {
+    Json = 1,
+    JsonReliable = 2,
+    Raw = 3,
+    Protobuf = 4,
+    ProtobufReliable = 5,
+});
 stored_numbers!(kind_number, kind_of, PayloadKind { Text = 1, Json = 2, Binary = 3, Any = 4 });
 stored_numbers!(permission_number, permission_of, Permission { JoinLeaveGroup = 1, SendToGroup = 2 });
 stored_numbers!(reason_number, reason_of, EndReason {

@@ -80,9 +80,14 @@ fn every_fixture_is_used() {
 
 #[test]
 fn stored_numbers_never_change() {
-    for (number, subprotocol) in
-        [(1, Subprotocol::Json), (2, Subprotocol::JsonReliable), (3, Subprotocol::Raw)]
-    {
+    let subprotocols = [
+        (1, Subprotocol::Json),
+        (2, Subprotocol::JsonReliable),
+        (3, Subprotocol::Raw),
+        (4, Subprotocol::Protobuf),
+        (5, Subprotocol::ProtobufReliable),
+    ];
+    for (number, subprotocol) in subprotocols {
         assert_eq!((subprotocol_number(subprotocol), subprotocol_of(number)), (number, Some(subprotocol)));
     }
     let kinds =
@@ -128,7 +133,7 @@ fn what_is_missing_or_unknown_is_named() {
         ("shard", Some(BootKeyV1 { shard: 0x1_0000, ..boot_key() }), Some(BodyV1::Booted(BootedV1 {}))),
         ("body", key(), None),
         ("subprotocol", key(), Some(BodyV1::Opened(OpenedV1::default()))),
-        ("subprotocol", key(), Some(BodyV1::Opened(OpenedV1 { subprotocol: 4, ..OpenedV1::default() }))),
+        ("subprotocol", key(), Some(BodyV1::Opened(OpenedV1 { subprotocol: 6, ..OpenedV1::default() }))),
         (
             "group",
             key(),
@@ -367,7 +372,13 @@ fn body() -> impl Strategy<Value = Body> {
 }
 
 fn opened() -> impl Strategy<Value = Opened> {
-    let subprotocol = select(vec![Subprotocol::Json, Subprotocol::JsonReliable, Subprotocol::Raw]);
+    let subprotocol = select(vec![
+        Subprotocol::Json,
+        Subprotocol::JsonReliable,
+        Subprotocol::Raw,
+        Subprotocol::Protobuf,
+        Subprotocol::ProtobufReliable,
+    ]);
     let user_id = option::of(any::<String>());
     let roles = vec(any::<String>(), 0..4);
     (connection_id(), user_id, subprotocol, roles, groups(), any::<u32>(), any::<u32>()).prop_map(

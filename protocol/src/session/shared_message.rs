@@ -36,6 +36,7 @@ pub struct SharedMessage {
     message: Message,
     expires_at: Option<Time>,
     json: OnceLock<SharedBody>,
+    protobuf: OnceLock<SharedBody>,
     raw: OnceLock<SharedBody>,
     charged_bytes: usize,
     budget: Arc<MemoryBudget>,
@@ -50,6 +51,7 @@ impl SharedMessage {
             message,
             expires_at,
             json: OnceLock::new(),
+            protobuf: OnceLock::new(),
             raw: OnceLock::new(),
             charged_bytes,
             budget: Arc::clone(budget),
@@ -75,6 +77,7 @@ impl SharedMessage {
     pub fn body(&self, encoding: Encoding) -> &SharedBody {
         let cell = match encoding {
             Encoding::Json => &self.json,
+            Encoding::Protobuf => &self.protobuf,
             Encoding::Raw => &self.raw,
         };
         cell.get_or_init(|| encode_message(encoding, &self.message))

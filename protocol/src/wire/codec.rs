@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 
 use super::{
-    DecodeError, Downstream, Encoding, Message, Opcode, Received, SharedBody, Upstream, json, raw,
+    DecodeError, Downstream, Encoding, Message, Opcode, Received, SharedBody, Upstream, json, protobuf, raw,
     write_frame_header,
 };
 
@@ -22,6 +22,8 @@ pub fn decode_upstream(encoding: Encoding, kind: FrameKind, data: &Bytes) -> Res
     match (encoding, kind) {
         (Encoding::Json, FrameKind::Text) => json::decode_upstream(data),
         (Encoding::Json, FrameKind::Binary) => Err(DecodeError::JsonWantsText),
+        (Encoding::Protobuf, FrameKind::Binary) => protobuf::decode_upstream(data),
+        (Encoding::Protobuf, FrameKind::Text) => Err(DecodeError::ProtobufWantsBinary),
         (Encoding::Raw, kind) => raw::decode_event(kind, data),
     }
 }
@@ -32,6 +34,8 @@ pub fn decode_downstream(encoding: Encoding, kind: FrameKind, data: &Bytes) -> R
     match (encoding, kind) {
         (Encoding::Json, FrameKind::Text) => json::decode_downstream(data),
         (Encoding::Json, FrameKind::Binary) => Err(DecodeError::JsonWantsText),
+        (Encoding::Protobuf, FrameKind::Binary) => protobuf::decode_downstream(data),
+        (Encoding::Protobuf, FrameKind::Text) => Err(DecodeError::ProtobufWantsBinary),
         (Encoding::Raw, kind) => raw::decode_downstream(kind, data),
     }
 }
@@ -40,6 +44,7 @@ pub fn decode_downstream(encoding: Encoding, kind: FrameKind, data: &Bytes) -> R
 pub fn encode_upstream(encoding: Encoding, message: &Upstream) -> Bytes {
     match encoding {
         Encoding::Json => json::encode_upstream(message),
+        Encoding::Protobuf => protobuf::encode_upstream(message),
         Encoding::Raw => raw::encode_upstream(message),
     }
 }
@@ -48,6 +53,7 @@ pub fn encode_upstream(encoding: Encoding, message: &Upstream) -> Bytes {
 pub fn encode_downstream(encoding: Encoding, message: &Downstream, out: &mut BytesMut) {
     let (opcode, payload) = match encoding {
         Encoding::Json => (Opcode::Text, json::encode_downstream(message)),
+        Encoding::Protobuf => (Opcode::Binary, protobuf::encode_downstream(message)),
         Encoding::Raw => return,
     };
     write_frame_header(opcode, payload.len(), out);
@@ -58,6 +64,7 @@ pub fn encode_downstream(encoding: Encoding, message: &Downstream, out: &mut Byt
 pub fn encode_message(encoding: Encoding, message: &Message) -> SharedBody {
     match encoding {
         Encoding::Json => json::encode_message(message),
+        Encoding::Protobuf => protobuf::encode_message(message),
         Encoding::Raw => raw::encode_message(message),
     }
 }

@@ -30,11 +30,13 @@ impl ErrorName {
         }
     }
 
-    /// Reads the spelling on the wire; `None` for a name that this version does not know.
-    pub fn from_wire(name: &str) -> Option<Self> {
-        [Self::Duplicate, Self::Forbidden, Self::InternalServerError, Self::PayloadMismatch, Self::BadRequest]
+    /// Reads the spelling on the wire. A name that this version does not know counts as a failure that may pass, as it
+    /// does to the official clients.
+    pub fn from_wire(name: &str) -> Self {
+        [Self::Duplicate, Self::Forbidden, Self::PayloadMismatch, Self::BadRequest]
             .into_iter()
             .find(|known| known.as_str() == name)
+            .unwrap_or(Self::InternalServerError)
     }
 }
 
@@ -56,8 +58,8 @@ pub enum DecodeError {
     /// A text frame on a protobuf subprotocol.
     #[error("the protobuf subprotocols take binary frames only")]
     ProtobufWantsBinary,
-    /// Text that is not JSON, or not an object with a string `type`.
-    #[error("not a JSON object with a string `type`")]
+    /// Bytes that are no message of the encoding: not protobuf, not UTF-8, or not a JSON object with a string `type`.
+    #[error("not a message of the subprotocol")]
     NotAMessage,
     /// A `type` that the subprotocol does not have.
     #[error("unknown message type")]
@@ -80,6 +82,7 @@ impl DecodeError {
             (Self::JsonWantsText, _) => Close::JSON_WANTS_TEXT,
             (Self::ProtobufWantsBinary, _) => Close::PROTOBUF_WANTS_BINARY,
             (_, Encoding::Json) => Close::INVALID_JSON_MESSAGE,
+            (_, Encoding::Protobuf) => Close::INVALID_PROTOBUF_MESSAGE,
             (_, Encoding::Raw) => Close::INVALID_TEXT,
         }
     }

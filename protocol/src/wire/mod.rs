@@ -15,6 +15,7 @@ pub mod limits;
 mod message;
 mod names;
 mod payload;
+mod protobuf;
 pub mod raw;
 mod shared_body;
 mod subprotocol;

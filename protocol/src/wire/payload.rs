@@ -16,7 +16,7 @@ pub enum PayloadKind {
     Json,
     /// Any bytes.
     Binary,
-    /// A serialised `google.protobuf.Any`.
+    /// A serialised `google.protobuf.Any`; from a JSON client it is taken at its word.
     Any,
 }
 
@@ -29,10 +29,26 @@ pub struct Payload {
     pub bytes: Bytes,
 }
 
+impl Payload {
+    /// What a message carries whose publisher gave it metadata alone.
+    pub(super) const fn empty_text() -> Self {
+        Self { kind: PayloadKind::Text, bytes: Bytes::new() }
+    }
+}
+
 impl std::fmt::Debug for Payload {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Payload({:?}, {} bytes)", self.kind, self.bytes.len())
     }
+}
+
+/// Payloads up to this size are copied out of their frame.
+const COPY_BYTES_MAX: usize = 4096;
+
+/// Whether a payload should share its frame's memory instead of being copied: not if it is small, and not if the frame
+/// holds more of something else. What waits in an outbox must not keep much more than itself alive.
+pub(super) fn shares_frame(payload_bytes: usize, frame_bytes: usize) -> bool {
+    payload_bytes > COPY_BYTES_MAX && payload_bytes >= frame_bytes / 2
 }
 
 /// Why metadata was refused.

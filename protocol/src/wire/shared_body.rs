@@ -2,6 +2,7 @@
 //! receiver's frame.
 
 use bytes::{Bytes, BytesMut};
+use prost::encoding::{encode_varint, encoded_len_varint};
 
 use super::{Opcode, SequenceId, frame_header_bytes, write_frame_header};
 
@@ -17,15 +18,25 @@ pub struct SharedBody {
 enum Form {
     /// A whole JSON object that is not empty; a sequence id goes in as its first property.
     Json,
+    /// The fields of a protobuf data message; a sequence id goes in as its last field.
+    Protobuf,
     /// A bare payload, which has no place for a sequence id.
     Raw(Opcode),
 }
 
 const JSON_SEQUENCE_ID: &[u8] = b"{\"sequenceId\":";
+/// Field 2 of a downstream message, with its length before it.
+const PROTOBUF_DATA_MESSAGE: u8 = 0x12;
+/// Field 4 of a data message, a varint.
+const PROTOBUF_SEQUENCE_ID: u8 = 0x20;
 
 impl SharedBody {
     pub(super) fn json(object: Bytes) -> Self {
         Self { form: Form::Json, bytes: object }
+    }
+
+    pub(super) fn protobuf(data_message: Bytes) -> Self {
+        Self { form: Form::Protobuf, bytes: data_message }
     }
 
     pub(super) fn raw(opcode: Opcode, payload: Bytes) -> Self {
@@ -46,6 +57,10 @@ impl SharedBody {
     pub fn frame_bytes(&self, sequence_id: Option<SequenceId>) -> usize {
         let payload_bytes = match (self.form, sequence_id) {
             (Form::Json, Some(id)) => self.json_bytes(decimal_digits(id)),
+            (Form::Protobuf, id) => {
+                let data_bytes = self.protobuf_data_bytes(id);
+                1 + encoded_len_varint(data_bytes) + data_bytes as usize
+            }
             (Form::Json, None) | (Form::Raw(_), _) => self.bytes.len(),
         };
         frame_header_bytes(payload_bytes) + payload_bytes
@@ -67,11 +82,28 @@ impl SharedBody {
                 begin_frame(Opcode::Text, self.bytes.len(), out);
                 out.extend_from_slice(&self.bytes);
             }
+            (Form::Protobuf, id) => {
+                let data_bytes = self.protobuf_data_bytes(id);
+                begin_frame(Opcode::Binary, 1 + encoded_len_varint(data_bytes) + data_bytes as usize, out);
+                out.extend_from_slice(&[PROTOBUF_DATA_MESSAGE]);
+                encode_varint(data_bytes, out);
+                out.extend_from_slice(&self.bytes);
+                if let Some(id) = id {
+                    out.extend_from_slice(&[PROTOBUF_SEQUENCE_ID]);
+                    encode_varint(id, out);
+                }
+            }
             (Form::Raw(opcode), _) => {
                 begin_frame(opcode, self.bytes.len(), out);
                 out.extend_from_slice(&self.bytes);
             }
         }
+    }
+
+    /// The data message inside a frame's payload.
+    fn protobuf_data_bytes(&self, sequence_id: Option<SequenceId>) -> u64 {
+        let sequence_id_bytes = sequence_id.map_or(0, |id| 1 + encoded_len_varint(id));
+        (self.bytes.len() + sequence_id_bytes) as u64
     }
 
     /// Payload of a frame whose sequence id has so many digits. The comma takes the place of the object's own brace.
@@ -116,6 +148,14 @@ mod tests {
     }
 
     #[test]
+    fn protobuf_takes_the_sequence_id_as_last_field() {
+        let body = SharedBody::protobuf(Bytes::from_static(b"\x0a\x01x"));
+        assert_eq!(written(&body, None), b"\x82\x05\x12\x03\x0a\x01x");
+        assert_eq!(written(&body, Some(300)), b"\x82\x08\x12\x06\x0a\x01x\x20\xac\x02");
+        assert_eq!(written(&body, Some(0)), b"\x82\x07\x12\x05\x0a\x01x\x20\x00");
+    }
+
+    #[test]
     fn raw_frames_are_the_payload_whatever_the_sequence_id() {
         let body = SharedBody::raw(Opcode::Binary, Bytes::from_static(b"\x00\xff"));
         assert_eq!(written(&body, None), b"\x82\x02\x00\xff");
@@ -126,13 +166,16 @@ mod tests {
     }
 
     #[test]
-    fn frame_bytes_are_exact_at_each_step_of_the_header_and_of_the_digits() {
-        let ids = (0..20).flat_map(|n| [10u64.pow(n) - 1, 10u64.pow(n)]).chain([u64::MAX]);
-        let ids: Vec<_> = ids.map(Some).chain([None]).collect();
-        for bytes in (2..140).chain(65_480..65_560) {
-            let body = SharedBody::json(Bytes::from(vec![b' '; bytes]));
+    fn frame_bytes_are_exact_at_each_step_of_the_lengths() {
+        let decimal_steps = (0..20).flat_map(|n| [10u64.pow(n) - 1, 10u64.pow(n)]);
+        let varint_steps = (1..10).flat_map(|n| [(1u64 << (7 * n)) - 1, 1u64 << (7 * n)]);
+        let ids: Vec<_> =
+            decimal_steps.chain(varint_steps).chain([u64::MAX]).map(Some).chain([None]).collect();
+        for bytes in (2..140).chain(16_370..16_390).chain(65_480..65_560) {
+            let bytes = Bytes::from(vec![b' '; bytes]);
             for &id in &ids {
-                written(&body, id);
+                written(&SharedBody::json(bytes.clone()), id);
+                written(&SharedBody::protobuf(bytes.clone()), id);
             }
         }
     }

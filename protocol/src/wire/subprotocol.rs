@@ -5,6 +5,8 @@
 pub enum Encoding {
     /// JSON in text frames.
     Json,
+    /// Protobuf in binary frames.
+    Protobuf,
     /// Bare payloads, no envelope.
     Raw,
 }
@@ -16,6 +18,10 @@ pub enum Subprotocol {
     Json,
     /// `json.reliable.webpubsub.azure.v1`
     JsonReliable,
+    /// `protobuf.webpubsub.azure.v1`
+    Protobuf,
+    /// `protobuf.reliable.webpubsub.azure.v1`
+    ProtobufReliable,
     /// No subprotocol, or none that the gateway knows.
     Raw,
 }
@@ -23,13 +29,14 @@ pub enum Subprotocol {
 impl Subprotocol {
     /// Whether sessions outlive sockets, messages have sequence ids and unacknowledged ones are redelivered.
     pub const fn is_reliable(self) -> bool {
-        matches!(self, Self::JsonReliable)
+        matches!(self, Self::JsonReliable | Self::ProtobufReliable)
     }
 
     /// How messages look.
     pub const fn encoding(self) -> Encoding {
         match self {
             Self::Json | Self::JsonReliable => Encoding::Json,
+            Self::Protobuf | Self::ProtobufReliable => Encoding::Protobuf,
             Self::Raw => Encoding::Raw,
         }
     }
@@ -39,13 +46,15 @@ impl Subprotocol {
         match self {
             Self::Json => Some("json.webpubsub.azure.v1"),
             Self::JsonReliable => Some("json.reliable.webpubsub.azure.v1"),
+            Self::Protobuf => Some("protobuf.webpubsub.azure.v1"),
+            Self::ProtobufReliable => Some("protobuf.reliable.webpubsub.azure.v1"),
             Self::Raw => None,
         }
     }
 
     /// Finds a subprotocol by its name, without regard to case.
     pub fn from_name(name: &str) -> Option<Self> {
-        [Self::Json, Self::JsonReliable]
+        [Self::Json, Self::JsonReliable, Self::Protobuf, Self::ProtobufReliable]
             .into_iter()
             .find(|known| known.name().is_some_and(|spelling| spelling.eq_ignore_ascii_case(name)))
     }
@@ -82,11 +91,18 @@ mod tests {
 
     #[test]
     fn names_and_kinds_agree() {
-        for subprotocol in [Subprotocol::Json, Subprotocol::JsonReliable] {
-            assert_eq!(subprotocol.name().and_then(Subprotocol::from_name), Some(subprotocol));
+        for (subprotocol, encoding, is_reliable) in [
+            (Subprotocol::Json, Encoding::Json, false),
+            (Subprotocol::JsonReliable, Encoding::Json, true),
+            (Subprotocol::Protobuf, Encoding::Protobuf, false),
+            (Subprotocol::ProtobufReliable, Encoding::Protobuf, true),
+        ] {
+            let name = subprotocol.name().unwrap();
+            assert_eq!(Subprotocol::from_name(name), Some(subprotocol));
+            assert_eq!(name.contains("reliable"), is_reliable);
+            assert_eq!((subprotocol.encoding(), subprotocol.is_reliable()), (encoding, is_reliable));
         }
-        assert!(Subprotocol::JsonReliable.is_reliable());
-        assert!(!Subprotocol::Json.is_reliable());
+        assert_eq!(Subprotocol::Raw.name(), None);
         assert!(!Subprotocol::Raw.is_reliable());
     }
 }

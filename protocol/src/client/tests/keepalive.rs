@@ -34,7 +34,7 @@ fn anything_that_arrives_counts_as_life() {
         scene.gets(text);
     }
     scene.wait_ms(119_999);
-    scene.expect(&["undecodable: not a JSON object with a string `type`"]);
+    scene.expect(&["undecodable: not a message of the subprotocol"]);
     scene.wait_ms(1);
     scene.expect(&["close", "connect to recover c1 with token-c1"]);
 }

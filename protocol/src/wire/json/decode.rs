@@ -9,14 +9,11 @@ use bytes::Bytes;
 use super::data_type;
 use super::object::{Object, Property, unescape};
 use crate::wire::limits::{CLIENT_OPERATION_ID_BYTES_MAX, TTL_SECONDS_MAX};
+use crate::wire::payload::shares_frame;
 use crate::wire::{
     AckError, ConnectionId, DecodeError, Downstream, ErrorName, EventName, GroupName, Message, Metadata,
     Payload, PayloadKind, Received, ReconnectionToken, Sender, Upstream, UserId,
 };
-
-/// Payloads up to this size are copied out of their frame. A larger one shares the frame's memory, unless the frame
-/// holds more of something else: a payload that waits in an outbox must not keep much more than itself alive.
-const COPY_BYTES_MAX: usize = 4096;
 
 pub(in crate::wire) fn decode_upstream(frame: &Bytes) -> Result<Upstream, DecodeError> {
     let object = Object::parse(frame).ok_or(DecodeError::NotAMessage)?;
@@ -210,12 +207,11 @@ fn succeeded(object: &Object<'_>) -> Result<bool, DecodeError> {
     object.boolean(Property::Success)?.ok_or(Property::Success.invalid())
 }
 
-/// A name that this version does not know counts as a failure that may pass, as it does to the official clients.
 fn required_error(object: &Object<'_>) -> Result<AckError, DecodeError> {
     let error = object.object(Property::Error)?.ok_or(Property::Error.invalid())?;
     let name = error.required_string(Property::Name)?;
     Ok(AckError {
-        name: ErrorName::from_wire(&name).unwrap_or(ErrorName::InternalServerError),
+        name: ErrorName::from_wire(&name),
         message: error.string(Property::Message)?.unwrap_or_default().into_owned(),
     })
 }
@@ -224,7 +220,7 @@ fn required_error(object: &Object<'_>) -> Result<AckError, DecodeError> {
 fn content(frame: &Bytes, object: &Object<'_>) -> Result<(Payload, Metadata), DecodeError> {
     match (payload(frame, object)?, object.metadata(Property::Metadata)?) {
         (Some(payload), metadata) => Ok((payload, metadata.unwrap_or_default())),
-        (None, Some(metadata)) => Ok((Payload { kind: PayloadKind::Text, bytes: Bytes::new() }, metadata)),
+        (None, Some(metadata)) => Ok((Payload::empty_text(), metadata)),
         (None, None) => Err(Property::Data.invalid()),
     }
 }
@@ -260,7 +256,7 @@ fn kind_from_name(name: &str) -> Option<PayloadKind> {
 
 /// A part of the frame that outlives it.
 fn kept(frame: &Bytes, part: &str) -> Bytes {
-    if part.len() > COPY_BYTES_MAX && part.len() >= frame.len() / 2 {
+    if shares_frame(part.len(), frame.len()) {
         frame.slice_ref(part.as_bytes())
     } else {
         Bytes::copy_from_slice(part.as_bytes())

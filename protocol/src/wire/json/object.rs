@@ -142,8 +142,16 @@ pub(super) fn unescape(text: &str) -> Option<Cow<'_, str>> {
     }
 }
 
+/// Whether this may be embedded as the payload of a message: JSON text, not `null`, and not too deep.
+pub(in crate::wire) fn is_payload(text: &[u8]) -> bool {
+    let Ok(text) = std::str::from_utf8(text) else { return false };
+    let not_null = serde_json::from_str::<&RawValue>(text).is_ok_and(|value| value.get() != "null");
+    // The object of the message around it is one level.
+    not_null && !nests_deeper(text.as_bytes(), JSON_DEPTH_MAX - 1)
+}
+
 /// Whether arrays and objects stand in one another more than `depth_max` deep. Text that is not JSON gets any answer.
-pub(super) fn nests_deeper(text: &[u8], depth_max: usize) -> bool {
+fn nests_deeper(text: &[u8], depth_max: usize) -> bool {
     let opens = |byte: u8| matches!(byte, b'[' | b'{');
     if text.iter().filter(|byte| opens(**byte)).count() <= depth_max {
         return false;
@@ -274,6 +282,21 @@ mod tests {
         let in_string = format!(r#"["\"{}\\",[1]]"#, "[".repeat(500));
         assert!(!nests_deeper(in_string.as_bytes(), 2));
         assert!(nests_deeper(in_string.as_bytes(), 1));
+    }
+
+    #[test]
+    fn payloads_are_json_that_fits_into_a_message() {
+        for good in ["1", " [ null ] ", "\"\\ud800\"", "{\"a\":1,\"a\":2}"] {
+            assert!(is_payload(good.as_bytes()), "{good}");
+        }
+        for bad in ["", "null", "\tnull\n", "nul", "1 2", "{a:1}", "[1,]", "\"\n\""] {
+            assert!(!is_payload(bad.as_bytes()), "{bad}");
+        }
+        assert!(!is_payload(b"\"\xff\""));
+        let nested = |depth: usize| format!("{}1{}", "[".repeat(depth), "]".repeat(depth));
+        assert!(is_payload(nested(JSON_DEPTH_MAX - 1).as_bytes()));
+        assert!(!is_payload(nested(JSON_DEPTH_MAX).as_bytes()));
+        assert!(!is_payload(nested(1_000_000).as_bytes()));
     }
 
     #[test]
