@@ -3,7 +3,8 @@
 //! The checks come in the order of the Web PubSub emulator, since clients tell failures apart by their status.
 
 use axum::http::header::{
-    AUTHORIZATION, CONNECTION, HOST, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION, UPGRADE,
+    AUTHORIZATION, CONNECTION, HOST, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION,
+    UPGRADE,
 };
 use axum::http::{HeaderMap, HeaderName, Method, StatusCode, Version, request};
 use oncewire_protocol::wire::{ConnectionId, GroupName, HubName, Subprotocol, UserId};
@@ -139,7 +140,8 @@ fn list(headers: &HeaderMap, name: &HeaderName) -> String {
 
 /// The first known name in the client's order. A recovery can mean a reliable one only.
 fn select(offer: &str, is_recovery: bool) -> Option<(Subprotocol, &str)> {
-    let known = || offer.split(',').map(str::trim).filter_map(|name| Some((Subprotocol::from_name(name)?, name)));
+    let known =
+        || offer.split(',').map(str::trim).filter_map(|name| Some((Subprotocol::from_name(name)?, name)));
     let reliable = || known().find(|(subprotocol, _)| subprotocol.is_reliable());
     is_recovery.then(reliable).flatten().or_else(|| known().next())
 }

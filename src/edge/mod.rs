@@ -71,14 +71,15 @@ struct Shared {
 
 /// Serves client sockets, and `operations` beside them, until `shutdown` completes; then it accepts nothing more,
 /// closes all sockets with 1001 and returns when they are gone, or after a few seconds.
-pub async fn serve(edge: Edge, listener: TcpListener, operations: Router, shutdown: impl Future<Output = ()>) {
+pub async fn serve(
+    edge: Edge,
+    listener: TcpListener,
+    operations: Router,
+    shutdown: impl Future<Output = ()>,
+) {
     let sockets = Sockets::new(edge.config.connections_max);
-    let shared = Arc::new(Shared {
-        edge,
-        sockets,
-        tasks: TaskTracker::new(),
-        is_stopping: CancellationToken::new(),
-    });
+    let shared =
+        Arc::new(Shared { edge, sockets, tasks: TaskTracker::new(), is_stopping: CancellationToken::new() });
     let router = routes::router(&shared, operations);
     let accepting = tokio::spawn(listener::accept(Arc::clone(&shared), listener, router));
     shutdown.await;

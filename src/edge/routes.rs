@@ -106,15 +106,21 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_request_too_many_is_shed() {
-        let operations = Router::new().route("/slow", get(async || std::future::pending::<()>().await));
-        let router = limited(operations, &Config::default());
+        let (started, mut starts) = tokio::sync::mpsc::unbounded_channel();
+        let slow = async move || {
+            started.send(()).unwrap();
+            std::future::pending::<()>().await;
+        };
+        let router = limited(Router::new().route("/slow", get(slow)), &Config::default());
         let running: Vec<_> = (0..HTTP_REQUESTS_MAX)
             .map(|_| {
                 let router = router.clone();
                 tokio::spawn(async move { status(&router, "/slow").await })
             })
             .collect();
-        tokio::task::yield_now().await;
+        for _ in 0..HTTP_REQUESTS_MAX {
+            starts.recv().await.unwrap();
+        }
         assert_eq!(status(&router, "/slow").await, StatusCode::SERVICE_UNAVAILABLE);
         assert!(running.iter().all(|request| !request.is_finished()), "shed at once, not timed out");
     }

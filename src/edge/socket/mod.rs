@@ -59,7 +59,8 @@ pub(super) async fn start(
     place.fill(&attachment.outbox);
     let link = Link::new();
     let (read_half, write_half) = stream.into_split();
-    let writer = Writer::new(write_half, attachment, link.clone(), Duration::from_secs(settings.ping_seconds));
+    let writer =
+        Writer::new(write_half, attachment, link.clone(), Duration::from_secs(settings.ping_seconds));
     tasks.spawn(writer.run(place));
     let inbound = Inbound::new(read_half, read_ahead, link.clone());
     let reader = Reader::new(inbound, socket, link, name, settings).await;
