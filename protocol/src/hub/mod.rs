@@ -16,6 +16,8 @@ mod apply;
 mod input;
 mod owner;
 mod repeats;
+#[cfg(test)]
+mod tests;
 mod timer;
 
 pub use input::{
@@ -142,6 +144,7 @@ impl Hub {
 
     /// Takes one input. `now` may go backwards; records' times do not.
     pub fn handle(&mut self, now: Time, input: Input) {
+        self.timers.observe(now);
         match input {
             Input::Open(opening) => self.open(now, *opening),
             Input::Resume(resuming) => self.resume(resuming),

@@ -1,0 +1,346 @@
+//! A shard with a vector for a log and clients that read what they are sent.
+//!
+//! Nothing happens by itself: the test says when an append is stored or fails and when records come back.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::super::*;
+use crate::log::{Body, Certainty, EndReason, Permission, Record};
+use crate::session::testing::drain;
+use crate::session::{Progress, Request};
+use crate::wire::{Metadata, Payload, PayloadKind, ReconnectionToken, Subprotocol, Upstream, UserId};
+
+pub(super) const RETENTION_MS: u64 = 60_000;
+pub(super) const START: Time = Time(1_000_000);
+
+pub(super) fn settings() -> HubSettings {
+    HubSettings {
+        outbox: OutboxLimits { messages_max: 10_000, bytes_max: 1 << 24 },
+        requests: RequestBounds { requests_max: 1024, request_bytes_max: 4 << 20, reply_bytes_max: 64 << 10 },
+        ack_window_ids: 1000,
+        session_retention_seconds: RETENTION_MS as u32 / 1000,
+        groups_per_session_max: 100,
+    }
+}
+
+/// A socket that was attached.
+pub(super) struct Client {
+    pub id: ConnectionId,
+    pub attachment: Attachment,
+}
+
+pub(super) struct World {
+    pub now: Time,
+    pub hub: Hub,
+    pub budget: Arc<MemoryBudget>,
+    pub log: Vec<Arc<Record>>,
+    /// What the hub wants appended and nobody has decided about, oldest first.
+    pub appends: VecDeque<(AppendId, Vec<Arc<Record>>)>,
+    pub opened: BTreeMap<OpenId, Result<Attachment, OpenError>>,
+    pub done: BTreeMap<CommandId, Result<(), CommandError>>,
+    settings: HubSettings,
+    applied: usize,
+    boots: u128,
+    next_name: u64,
+}
+
+impl World {
+    pub fn new() -> Self {
+        Self::with(settings(), usize::MAX)
+    }
+
+    pub fn with(settings: HubSettings, budget_bytes: usize) -> Self {
+        let budget = Arc::new(MemoryBudget::new(budget_bytes));
+        let mut world = Self {
+            now: START,
+            hub: Hub::new(settings.clone(), Shard::WHOLE, BootId(0), Arc::clone(&budget)),
+            budget,
+            log: Vec::new(),
+            appends: VecDeque::new(),
+            opened: BTreeMap::new(),
+            done: BTreeMap::new(),
+            settings,
+            applied: 0,
+            boots: 0,
+            next_name: 0,
+        };
+        world.restart();
+        world
+    }
+
+    /// A new process folds what is in the log, then its own boot. What was not stored is lost.
+    pub fn restart(&mut self) {
+        self.start();
+        self.boot();
+    }
+
+    /// A new process that has not folded anything.
+    pub fn start(&mut self) {
+        self.boots += 1;
+        self.appends.clear();
+        self.applied = 0;
+        let budget = Arc::clone(&self.budget);
+        self.hub = Hub::new(self.settings.clone(), Shard::WHOLE, BootId(self.boots), budget);
+    }
+
+    /// The process's own boot is stored and everything folded.
+    pub fn boot(&mut self) {
+        self.log.push(Arc::new(Hub::booted(BootId(self.boots), self.now)));
+        self.apply();
+    }
+
+    pub fn handle(&mut self, input: Input) {
+        self.hub.handle(self.now, input);
+        while let Some(output) = self.hub.poll_output() {
+            match output {
+                Output::Append { append, records } => self.appends.push_back((append, records)),
+                Output::Opened { open, outcome } => assert!(self.opened.insert(open, outcome).is_none()),
+                Output::CommandDone { command, outcome } => {
+                    assert!(self.done.insert(command, outcome).is_none());
+                }
+            }
+        }
+        self.hub.wake_writers();
+    }
+
+    // The log.
+
+    /// Stores the oldest append; its records have not come back yet.
+    pub fn store(&mut self) -> (AppendId, Vec<Arc<Record>>) {
+        let append = self.appends.pop_front().expect("nothing is to be appended");
+        self.log.extend(append.1.iter().cloned());
+        append
+    }
+
+    /// The records stored so far come back.
+    pub fn apply(&mut self) {
+        let records = self.log.iter().enumerate().skip(self.applied);
+        let portion = records.map(|(offset, record)| (Offset(offset as u64), Arc::clone(record))).collect();
+        self.applied = self.log.len();
+        self.handle(Input::Records(portion));
+    }
+
+    /// Everything that is to be appended is stored and comes back, until nothing is left.
+    pub fn settle(&mut self) {
+        while !self.appends.is_empty() {
+            self.store();
+            self.apply();
+        }
+    }
+
+    /// The oldest append fails and has not happened.
+    pub fn fail(&mut self, certainty: Certainty) -> (AppendId, Vec<Arc<Record>>) {
+        let append = self.appends.pop_front().expect("nothing is to be appended");
+        self.handle(Input::AppendFailed { append: append.0, certainty });
+        append
+    }
+
+    /// The oldest append fails but has happened.
+    pub fn fail_but_store(&mut self) -> (AppendId, Vec<Arc<Record>>) {
+        let append = self.store();
+        self.handle(Input::AppendFailed { append: append.0, certainty: Certainty::Indefinite });
+        append
+    }
+
+    /// Time passes; timers that are due go off.
+    pub fn wait_ms(&mut self, ms: u64) {
+        self.now = self.now.plus_ms(ms);
+        if self.hub.poll_timeout().is_some_and(|at| at <= self.now) {
+            self.handle(Input::Timeout);
+        }
+    }
+
+    /// Records to append that wait for the test.
+    pub fn waiting(&self) -> usize {
+        self.appends.iter().map(|(_, records)| records.len()).sum()
+    }
+
+    pub fn bodies(&self) -> Vec<String> {
+        self.log.iter().map(|record| body_name(record)).collect()
+    }
+
+    // Sockets.
+
+    /// Asks for a new session; nothing is stored yet.
+    pub fn ask(&mut self, opening: Opening) -> OpenId {
+        let open = self.name();
+        self.handle(Opening { open: OpenId(open), ..opening }.into());
+        OpenId(open)
+    }
+
+    /// A new session, attached.
+    pub fn open_with(&mut self, opening: Opening) -> Client {
+        let id = opening.connection_id.clone();
+        let open = self.ask(opening);
+        self.settle();
+        let attachment = self.opened.remove(&open).expect("an answer").expect("an attachment");
+        Client { id, attachment }
+    }
+
+    /// A new reliable session that may do everything and whose client has read `connected`.
+    pub fn open(&mut self, id: &str) -> Client {
+        let client = self.open_with(opening(id));
+        assert_eq!(self.reads(&client), ["connected"]);
+        client
+    }
+
+    /// [`World::open`] with groups from the token.
+    pub fn open_in(&mut self, id: &str, groups: &[&str]) -> Client {
+        let client =
+            self.open_with(Opening { groups: groups.iter().map(|g| group(g)).collect(), ..opening(id) });
+        assert_eq!(self.reads(&client), ["connected"]);
+        client
+    }
+
+    pub fn try_resume(&mut self, id: &str, subprotocol: Subprotocol) -> Result<Client, OpenError> {
+        let open = OpenId(self.name());
+        let id = ConnectionId::new(id);
+        self.handle(Input::Resume(Resuming { open, connection_id: id.clone(), subprotocol }));
+        let outcome = self.opened.remove(&open).expect("a resume is answered at once");
+        outcome.map(|attachment| Client { id, attachment })
+    }
+
+    pub fn resume(&mut self, client: &Client) -> Client {
+        self.try_resume(client.id.as_str(), Subprotocol::JsonReliable).expect("an attachment")
+    }
+
+    /// Why a resume is refused.
+    pub fn refusal(&mut self, client: &Client) -> OpenError {
+        self.try_resume(client.id.as_str(), Subprotocol::JsonReliable).map(|_| "attached").unwrap_err()
+    }
+
+    pub fn close(&mut self, client: &Client, end: SocketEnd) {
+        self.handle(Input::SocketClosed { session: client.attachment.session, end });
+    }
+
+    pub fn lose(&mut self, client: &Client) {
+        self.close(client, SocketEnd::Lost);
+    }
+
+    /// One read of the socket hands over so many requests.
+    pub fn send(&mut self, client: &Client, requests: impl IntoIterator<Item = Upstream>) {
+        let requests: Vec<Request> = requests
+            .into_iter()
+            .filter_map(|message| client.attachment.receive(message))
+            .map(|message| Request { message, bytes: 10 })
+            .collect();
+        let bytes = requests.iter().map(|request| request.bytes).sum();
+        client.attachment.outbox.lock().add_requests(requests.len(), bytes);
+        self.handle(Input::Requests { session: client.attachment.session, requests });
+    }
+
+    /// [`World::send`], stored and applied.
+    pub fn ask_for(&mut self, client: &Client, request: Upstream) -> Vec<String> {
+        self.send(client, [request]);
+        self.settle();
+        self.reads(client)
+    }
+
+    /// What the client has not read before; how its socket was closed, if it was.
+    pub fn reads(&self, client: &Client) -> Vec<String> {
+        let Attachment { session, outbox } = &client.attachment;
+        let (mut read, progress) = drain(&mut outbox.lock(), session.epoch, self.now);
+        match progress {
+            Progress::Close(close) => read.push(format!("close {}", close.code as u16)),
+            Progress::Cut => read.push("cut".to_owned()),
+            Progress::Idle | Progress::Frames => {}
+        }
+        read
+    }
+
+    pub fn change_rule(&mut self, id: &str, permission: Permission, name: &str, allow: bool) -> CommandId {
+        let command = CommandId(self.name());
+        let connection_id = ConnectionId::new(id);
+        let change = RuleChange { command, connection_id, permission, group: group(name), allow };
+        self.handle(Input::ChangeRule(change));
+        command
+    }
+
+    fn name(&mut self) -> u64 {
+        self.next_name += 1;
+        self.next_name
+    }
+}
+
+/// A reliable session that may do everything.
+pub(super) fn opening(id: &str) -> Opening {
+    Opening {
+        open: OpenId(0),
+        connection_id: ConnectionId::new(id),
+        user_id: None,
+        subprotocol: Subprotocol::JsonReliable,
+        roles: vec!["webpubsub.joinLeaveGroup".to_owned(), "webpubsub.sendToGroup".to_owned()],
+        groups: Vec::new(),
+        reconnection_token: Some(ReconnectionToken("secret".to_owned())),
+    }
+}
+
+/// A session that may do nothing but what the roles say.
+pub(super) fn opening_as(id: &str, roles: &[&str]) -> Opening {
+    Opening { roles: roles.iter().map(|role| (*role).to_owned()).collect(), ..opening(id) }
+}
+
+pub(super) fn opening_on(id: &str, subprotocol: Subprotocol, user: &str) -> Opening {
+    Opening { subprotocol, user_id: Some(UserId::new(user)), ..opening(id) }
+}
+
+pub(super) fn group(name: &str) -> GroupName {
+    GroupName::new(name).unwrap()
+}
+
+pub(super) fn join(ack_id: impl Into<Option<u64>>, name: &str) -> Upstream {
+    Upstream::JoinGroup { group: group(name), ack_id: ack_id.into() }
+}
+
+pub(super) fn leave(ack_id: impl Into<Option<u64>>, name: &str) -> Upstream {
+    Upstream::LeaveGroup { group: group(name), ack_id: ack_id.into() }
+}
+
+pub(super) fn publish(ack_id: impl Into<Option<u64>>, name: &str, text: &str) -> Upstream {
+    Upstream::SendToGroup {
+        group: group(name),
+        payload: Payload { kind: PayloadKind::Text, bytes: Bytes::copy_from_slice(text.as_bytes()) },
+        metadata: Metadata::default(),
+        ack_id: ack_id.into(),
+        no_echo: false,
+        ttl_seconds: 0,
+    }
+}
+
+pub(super) fn without_echo(mut request: Upstream) -> Upstream {
+    if let Upstream::SendToGroup { no_echo, .. } = &mut request {
+        *no_echo = true;
+    }
+    request
+}
+
+pub(super) fn acknowledge(sequence_id: u64) -> Upstream {
+    Upstream::SequenceAck { sequence_id }
+}
+
+/// A record in short, with its session where it has one.
+pub(super) fn body_name(record: &Record) -> String {
+    let what = match &record.body {
+        Body::Booted => "booted".to_owned(),
+        Body::Opened(_) => "opened".to_owned(),
+        Body::Joined { groups, .. } => format!("joined {}", groups[0]),
+        Body::Left { groups, .. } => format!("left {}", groups[0]),
+        Body::Published(published) => {
+            format!("published {}", String::from_utf8_lossy(&published.payload.bytes))
+        }
+        Body::Granted { group, .. } => format!("granted {group}"),
+        Body::Revoked { group, .. } => format!("revoked {group}"),
+        Body::Ended { reason, .. } => format!("ended {reason:?}"),
+    };
+    match record.body.connection_id() {
+        Some(id) => format!("{id} {what}"),
+        None => what,
+    }
+}
+
+pub(super) fn ended(id: &str, reason: EndReason) -> String {
+    format!("{id} ended {reason:?}")
+}
