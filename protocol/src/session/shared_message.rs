@@ -38,24 +38,23 @@ pub struct SharedMessage {
     json: OnceLock<SharedBody>,
     protobuf: OnceLock<SharedBody>,
     raw: OnceLock<SharedBody>,
-    charged_bytes: usize,
     budget: Arc<MemoryBudget>,
 }
 
 impl SharedMessage {
-    /// Takes a message into memory and charges it to the budget until the last holder lets go.
+    /// Takes a message into memory and charges it to the budget until the last holder lets go; so is each encoding
+    /// as it is made.
     pub fn new(message: Message, expires_at: Option<Time>, budget: &Arc<MemoryBudget>) -> Arc<Self> {
-        let charged_bytes = message.payload.bytes.len() + message.metadata.bytes() + size_of::<Self>();
-        budget.used_bytes.fetch_add(charged_bytes, Ordering::Relaxed);
-        Arc::new(Self {
+        let shared = Arc::new(Self {
             message,
             expires_at,
             json: OnceLock::new(),
             protobuf: OnceLock::new(),
             raw: OnceLock::new(),
-            charged_bytes,
             budget: Arc::clone(budget),
-        })
+        });
+        budget.used_bytes.fetch_add(shared.memory_bytes(), Ordering::Relaxed);
+        shared
     }
 
     /// Payload and metadata, in bytes: what an outbox counts.
@@ -80,12 +79,29 @@ impl SharedMessage {
             Encoding::Protobuf => &self.protobuf,
             Encoding::Raw => &self.raw,
         };
-        cell.get_or_init(|| encode_message(encoding, &self.message))
+        cell.get_or_init(|| {
+            let body = encode_message(encoding, &self.message);
+            self.budget.used_bytes.fetch_add(own_bytes(encoding, &body), Ordering::Relaxed);
+            body
+        })
     }
+
+    fn memory_bytes(&self) -> usize {
+        let encoded =
+            [(Encoding::Json, &self.json), (Encoding::Protobuf, &self.protobuf), (Encoding::Raw, &self.raw)]
+                .into_iter()
+                .filter_map(|(encoding, cell)| Some(own_bytes(encoding, cell.get()?)));
+        size_of::<Self>() + self.content_bytes() + encoded.sum::<usize>()
+    }
+}
+
+/// A raw body is the payload itself; the others are copies.
+fn own_bytes(encoding: Encoding, body: &SharedBody) -> usize {
+    if encoding == Encoding::Raw { 0 } else { body.len() }
 }
 
 impl Drop for SharedMessage {
     fn drop(&mut self) {
-        self.budget.used_bytes.fetch_sub(self.charged_bytes, Ordering::Relaxed);
+        self.budget.used_bytes.fetch_sub(self.memory_bytes(), Ordering::Relaxed);
     }
 }

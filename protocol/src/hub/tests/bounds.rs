@@ -1,0 +1,216 @@
+//! R9: everything that grows has a bound, and what was used is given back.
+
+use super::harness::*;
+use crate::hub::{CommandError, HubSettings, OpenError, Opening};
+use crate::log::{Certainty, EndReason, Permission};
+use crate::session::{OutboxLimits, PermissionError};
+use crate::wire::limits::PERMISSION_LITERALS_MAX;
+use crate::wire::{GroupName, Subprotocol};
+
+fn with_outbox(messages_max: usize, bytes_max: usize) -> World {
+    World::with(HubSettings { outbox: OutboxLimits { messages_max, bytes_max }, ..settings() }, usize::MAX)
+}
+
+fn with_groups(groups_per_session_max: usize) -> World {
+    World::with(HubSettings { groups_per_session_max, ..settings() }, usize::MAX)
+}
+
+#[test]
+fn scenario_13_with_a_bound_of_1000_the_1001st_unacknowledged_message_ends_the_session() {
+    let mut world = with_outbox(1000, usize::MAX);
+    let alice = world.open("alice");
+    let bob = world.open_in("bob", &["g"]);
+    world.send(&alice, (1..=1000).map(|n| publish(n, "g", "m")));
+    world.settle();
+    assert_eq!(world.reads(&bob).len(), 1000);
+    world.send(&alice, [publish(1001, "g", "one more")]);
+    world.store();
+    world.apply();
+    assert_eq!(world.reads(&bob), ["close 1008"]);
+    assert_eq!(world.reads(&alice).last().unwrap(), "ack 1001", "the publisher's ack is a success");
+    world.settle();
+    assert_eq!(world.bodies().last().unwrap(), &ended("bob", EndReason::OutboxFull));
+    assert_eq!(world.refusal(&bob), OpenError::Refused);
+}
+
+#[test]
+fn acknowledged_messages_do_not_count() {
+    let mut world = with_outbox(10, usize::MAX);
+    let alice = world.open_in("alice", &["g"]);
+    for n in 1..=100 {
+        world.ask_for(&alice, publish(n, "g", "m"));
+        if n % 10 == 0 {
+            world.send(&alice, [acknowledge(n)]);
+        }
+    }
+    assert_eq!((world.hub.sessions(), world.reads(&alice)), (1, vec![]));
+}
+
+#[test]
+fn the_bound_on_bytes_holds_on_both_sides_and_while_detached() {
+    let mut world = with_outbox(usize::MAX, 100);
+    let alice = world.open("alice");
+    let bob = world.open_in("bob", &["g"]);
+    world.lose(&bob);
+    world.ask_for(&alice, publish(1, "g", &"x".repeat(100)));
+    assert_eq!(world.hub.sessions(), 2);
+    assert_eq!(world.ask_for(&alice, publish(2, "g", "x")), ["ack 2"]);
+    assert_eq!(world.bodies().last().unwrap(), &ended("bob", EndReason::OutboxFull));
+    assert_eq!(world.refusal(&bob), OpenError::Refused);
+}
+
+#[test]
+fn a_publisher_whose_own_messages_overflow_its_outbox_is_ended_too() {
+    let mut world = with_outbox(1, usize::MAX);
+    let alice = world.open_in("alice", &["g"]);
+    world.send(&alice, [publish(1, "g", "a"), publish(2, "g", "b")]);
+    world.send(&alice, [publish(3, "g", "not yet appended")]);
+    world.settle();
+    assert_eq!(world.reads(&alice), ["close 1008"]);
+    assert_eq!(world.bodies().last().unwrap(), &ended("alice", EndReason::OutboxFull));
+    assert_eq!((world.hub.sessions(), world.budget.used_bytes()), (0, 0));
+}
+
+#[test]
+fn a_slow_client_that_is_not_reliable_is_closed() {
+    let mut world = with_outbox(2, usize::MAX);
+    let alice = world.open("alice");
+    let opening = Opening { groups: vec![group("g")], ..opening_on("plain", Subprotocol::Json, "u") };
+    let plain = world.open_with(opening);
+    for n in 0..10 {
+        world.ask_for(&alice, publish(None, "g", "m"));
+        assert!(!world.reads(&plain).is_empty(), "one that reads is not, message {n}");
+    }
+    for _ in 0..3 {
+        world.ask_for(&alice, publish(None, "g", "m"));
+    }
+    assert_eq!(world.reads(&plain), ["close 1008"]);
+    assert_eq!(world.bodies().last().unwrap(), &ended("plain", EndReason::OutboxFull));
+}
+
+#[test]
+fn a_message_is_charged_to_the_budget_once_and_given_back_when_nobody_needs_it() {
+    let mut world = World::new();
+    let alice = world.open("alice");
+    let members: Vec<Client> = (0..10).map(|n| world.open_in(&format!("m{n}"), &["g"])).collect();
+    world.ask_for(&alice, publish(1, "g", &"x".repeat(100_000)));
+    assert!((100_000..110_000).contains(&world.budget.used_bytes()), "{}", world.budget.used_bytes());
+    for member in &members {
+        assert_eq!(world.reads(member).len(), 1);
+    }
+    let encoded = world.budget.used_bytes();
+    assert!((200_000..220_000).contains(&encoded), "{encoded}: the frame that they share counts, once");
+    for member in &members {
+        assert_eq!(world.budget.used_bytes(), encoded);
+        world.send(member, [acknowledge(1)]);
+    }
+    assert_eq!(world.budget.used_bytes(), 0);
+}
+
+#[test]
+fn over_the_budget_the_session_with_the_most_waiting_is_shed() {
+    let mut world = World::with(settings(), 10_000);
+    let alice = world.open("alice");
+    let large = world.open_in("large", &["g", "h"]);
+    let small = world.open_in("small", &["h"]);
+    world.ask_for(&alice, publish(1, "h", &"x".repeat(100)));
+    world.ask_for(&alice, publish(2, "g", &"x".repeat(8_000)));
+    assert_eq!(world.hub.sessions(), 3, "within the budget");
+    world.ask_for(&alice, publish(3, "g", &"x".repeat(2_000)));
+    assert_eq!(world.reads(&large), ["close 1008"]);
+    assert_eq!(world.bodies().last().unwrap(), &ended("large", EndReason::Shed));
+    assert_eq!(world.refusal(&large), OpenError::Refused);
+    assert_eq!(world.reads(&small).len(), 1);
+    assert_eq!(world.hub.sessions(), 2);
+}
+
+#[test]
+fn a_session_may_be_in_as_many_groups_as_the_bound_says() {
+    let mut world = with_groups(3);
+    let alice = world.open_in("alice", &["a"]);
+    world.send(&alice, [join(1, "b"), join(2, "c"), join(3, "d")]);
+    world.settle();
+    assert_eq!(world.reads(&alice), ["ack 1", "ack 2", "ack 3 BadRequest"]);
+    assert_eq!(world.ask_for(&alice, join(4, "d")), ["ack 4 BadRequest"]);
+    assert_eq!(world.ask_for(&alice, join(5, "a")), ["ack 5"], "it is in that one already");
+    world.send(&alice, [leave(6, "a"), join(3, "d"), join(7, "a")]);
+    world.settle();
+    assert_eq!(world.reads(&alice), ["ack 6", "ack 3", "ack 7 BadRequest"]);
+    world.send(&alice, [join(8, "b"), join(9, "b"), leave(10, "x"), join(11, "x")]);
+    world.settle();
+    assert_eq!(world.reads(&alice), ["ack 8", "ack 9", "ack 10", "ack 11 BadRequest"]);
+}
+
+#[test]
+fn a_session_may_begin_in_as_many_groups_as_the_bound_says() {
+    let mut world = with_groups(2);
+    let begin = |id, groups: [&str; 3]| Opening { groups: groups.map(group).to_vec(), ..opening(id) };
+    let open = world.ask(begin("alice", ["a", "b", "c"]));
+    assert_eq!(world.opened[&open].as_ref().unwrap_err(), &OpenError::TooManyGroups);
+    assert_eq!(world.waiting(), 0);
+    let bob = world.open_with(begin("bob", ["a", "b", "a"]));
+    assert_eq!(world.reads(&bob), ["connected"]);
+    assert_eq!(world.ask_for(&bob, publish(1, "a", "once")), ["1 once", "ack 1"]);
+}
+
+#[test]
+fn a_session_takes_a_thousand_literal_rules_even_if_they_come_at_once() {
+    let mut world = World::new();
+    world.open_with(opening_as("alice", &[]));
+    let grant = |world: &mut World, n: usize| {
+        world.change_rule("alice", Permission::SendToGroup, &format!("g{n}"), true)
+    };
+    let commands: Vec<_> = (0..PERMISSION_LITERALS_MAX).map(|n| grant(&mut world, n)).collect();
+    let one_more = grant(&mut world, PERMISSION_LITERALS_MAX);
+    let too_many = Err(CommandError::Permission(PermissionError::TooManyRules));
+    assert_eq!(world.done[&one_more], too_many);
+    world.settle();
+    assert!(commands.iter().all(|command| world.done[command] == Ok(())));
+    let one_more = grant(&mut world, PERMISSION_LITERALS_MAX);
+    assert_eq!(world.done[&one_more], too_many);
+}
+
+#[test]
+fn nothing_grows_over_ten_thousand_sessions() {
+    let mut world = World::new();
+    let watcher = world.open_in("watcher", &["everybody"]);
+    let mut remembered = Vec::new();
+    for n in 0..10_000u64 {
+        let id = format!("c{n}");
+        let client = world.open_in(&id, &["everybody", &id]);
+        world.send(&client, [publish(1, "everybody", "hi"), join(2, "h"), leave(3, "h")]);
+        match n % 4 {
+            0 => world.settle(),
+            1 => {
+                world.fail(Certainty::Definite);
+            }
+            2 => {
+                world.fail_but_store();
+                world.apply();
+            }
+            _ => {
+                world.fail(Certainty::Indefinite);
+            }
+        }
+        world.lose(&client);
+        let client = world.resume(&client);
+        let end = if n % 2 == 0 { crate::hub::SocketEnd::ClosedForGood } else { crate::hub::SocketEnd::Lost };
+        world.close(&client, end);
+        world.wait_ms(RETENTION_MS);
+        if n % 3 == 0 {
+            world.fail(Certainty::Definite);
+            world.wait_ms(1_000);
+        }
+        world.settle();
+        world.reads(&watcher);
+        world.send(&watcher, [acknowledge(u64::MAX)]);
+        remembered.push(format!("{:?}", world.hub.repeats).len());
+    }
+    let hub = &world.hub;
+    assert_eq!((hub.sessions(), hub.by_connection_id.len(), hub.groups.len()), (1, 1, 1));
+    assert_eq!((hub.proposals.len(), hub.poll_timeout(), hub.overflowed.len()), (0, None, 0));
+    assert_eq!((world.budget.used_bytes(), hub.woken.len(), hub.outputs.len()), (0, 0, 0));
+    let most = remembered.iter().max().unwrap();
+    assert!(*most < 1_000, "{most} characters about applied appends");
+    assert_eq!(hub.groups.keys().collect::<Vec<_>>(), [&GroupName::new("everybody").unwrap()]);
+}
