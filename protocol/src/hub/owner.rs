@@ -194,11 +194,12 @@ impl Hub {
         }
         let groups_max = self.settings.groups_per_session_max;
         let records = session.next_batch(now, &mut self.proposer, groups_max);
-        if records.is_empty() {
-            return self.answer_settled(now, key);
+        if !records.is_empty() {
+            let append = AppendId::Batch { session: key, number: session.requests.batch_number() };
+            self.outputs.push_back(Output::Append { append, records });
         }
-        let append = AppendId::Batch { session: key, number: session.requests.batch_number() };
-        self.outputs.push_back(Output::Append { append, records });
+        // Those at the front that need no record wait for none.
+        self.answer_settled(now, key);
     }
 
     /// Answers the requests at the front of the batch whose outcome is known; goes on with the next batch when that

@@ -263,8 +263,7 @@ impl Outbox {
             return;
         }
         while let Some(front) = self.entries.front() {
-            let is_expired_and_passed = front.message.is_none() && self.cursor > 0;
-            if front.id > id && !is_expired_and_passed {
+            if front.id > id && front.message.is_some() {
                 break;
             }
             self.drop_front();
@@ -428,7 +427,7 @@ impl Outbox {
     }
 
     fn drop_expired_front(&mut self) {
-        while self.cursor > 0 && self.entries.front().is_some_and(|entry| entry.message.is_none()) {
+        while self.entries.front().is_some_and(|entry| entry.message.is_none()) {
             self.drop_front();
         }
         self.shrink();

@@ -1,7 +1,9 @@
 //! Dialogues with one shard, one or more for each rule that concerns a hub.
 
 mod bounds;
+mod determinism;
 mod failures;
+mod fold;
 mod harness;
 mod requests;
 mod sockets;
