@@ -55,5 +55,6 @@
 pub mod client;
 pub mod hub;
 pub mod log;
+pub mod mutation;
 pub mod session;
 pub mod wire;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::timer::Timer;
+use super::timer::{APPEND_RETRY_MS, Timer};
 use super::{
     AppendId, CommandError, CommandId, Hub, Input, OpenError, OpenId, Opening, Output, Resuming, RuleChange,
     SessionHandle, SessionKey, SocketEnd,
@@ -11,9 +11,6 @@ use super::{
 use crate::log::{Body, Certainty, EndReason, Opened, Permission, Record, Time};
 use crate::session::{Closing, Outcome, Phase, Request};
 use crate::wire::{Close, ConnectionId, Encoding, GroupName, ReconnectionToken, Upstream};
-
-/// How long a failed append waits before it is tried again, in milliseconds.
-const APPEND_RETRY_MS: u64 = 100;
 
 /// A record beside the sessions' batches whose append has no known outcome.
 #[derive(Debug)]

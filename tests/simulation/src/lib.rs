@@ -1,1 +1,153 @@
-//! The simulated world.
+//! The simulation: a whole faulty world around the protocol crate, in plain calls.
+//!
+//! A world has a gateway (hub shards behind an edge and over a log with a durable prefix), a network that loses, stalls
+//! and cuts, honest clients in the habits of the official ones and a malicious one. It knows no threads, no async and no
+//! clock: one generator draws everything from a seed, so the same seed is the same world, and a failure is repeated by
+//! one line.
+//!
+//! First everything goes wrong; then the world heals, and everything has to arrive and to settle. What clients asked for
+//! and saw goes to `oncewire-checker`, which judges it and knows nothing of this crate. Beside that the simulation itself
+//! judges only whether the healed world comes to rest, and stays there.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `world.rs` | what is in a world, its time and its loop |
+//! | `weather.rs` | which faults a seed has, how often, and the gateway's bounds |
+//! | `faults.rs` | faults strike |
+//! | `heal.rs` | the second half: settling |
+//! | `log.rs` | a log in a vector |
+//! | `process.rs` | the gateway's process: shards, appends, tail, timers |
+//! | `edge.rs` | the gateway's end of a socket |
+//! | `network.rs`, `pipe.rs` | sockets, and the client's end of them |
+//! | `actor.rs`, `honest.rs`, `malicious.rs` | clients |
+//! | `recorder.rs` | the history for the checker |
+//! | `coverage.rs`, `trace.rs`, `random.rs` | counts, the trace and its hash, chance |
+
+mod actor;
+mod coverage;
+mod edge;
+mod faults;
+mod heal;
+mod honest;
+mod log;
+mod malicious;
+mod network;
+mod pipe;
+mod process;
+mod random;
+mod recorder;
+mod trace;
+mod weather;
+mod world;
+
+pub use coverage::{Coverage, Path};
+pub use trace::Trace;
+
+use std::fmt;
+
+use oncewire_checker::{Statistics, Verdict, check};
+use oncewire_protocol::mutation::{self, Mutation};
+
+use world::World;
+
+/// A deliberate fault of the driver around the core, as [`Mutation`] is one of the core itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DriverMutation {
+    /// Records come back to the shards before they are durable (R3).
+    LiveBeforeDurable,
+    /// Reconnection tokens of another log epoch are taken (R12).
+    EpochForgotten,
+}
+
+/// A deliberate fault, to see whether it is caught.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// In the core.
+    Core(Mutation),
+    /// In the driver.
+    Driver(DriverMutation),
+}
+
+/// Why a world did not pass.
+#[derive(Debug)]
+pub enum Failure {
+    /// The checker found broken promises.
+    Verdict(Box<Verdict>),
+    /// The healed world did not come to rest.
+    Unsettled(String),
+    /// A client lost its session in the healed world.
+    SessionLostAtRest(String),
+    /// A record could not be read back.
+    Unreadable(String),
+    /// Driver and core disagree about their contract.
+    Driver(String),
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Verdict(verdict) => write!(f, "{verdict}"),
+            Self::Unsettled(what) => write!(f, "the healed world does not settle: {what}"),
+            Self::SessionLostAtRest(who) => write!(f, "the healed world lost a session: {who}"),
+            Self::Unreadable(what) => write!(f, "a record can't be read back: {what}"),
+            Self::Driver(what) => write!(f, "driver and core disagree: {what}"),
+        }
+    }
+}
+
+/// What became of a world.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Which world.
+    pub seed: u64,
+    /// The same for the same seed.
+    pub trace_hash: u64,
+    /// What happened how often.
+    pub coverage: Coverage,
+    /// What the checker saw.
+    pub statistics: Statistics,
+    /// Why it did not pass.
+    pub failure: Option<Failure>,
+}
+
+/// Runs one world.
+pub fn run(seed: u64, fault: Option<Fault>, trace: Trace) -> Outcome {
+    let (core, driver) = match fault {
+        Some(Fault::Core(mutation)) => (Some(mutation), None),
+        Some(Fault::Driver(mutation)) => (None, Some(mutation)),
+        None => (None, None),
+    };
+    mutation::switch_on(core);
+    let mut world = World::new(seed, driver, trace);
+    world.run();
+    mutation::switch_on(None);
+    let verdict = check(world.recorder.history());
+    let statistics = verdict.statistics.clone();
+    let failure = world.failure.take();
+    let failure = if verdict.is_ok() { failure } else { Some(Failure::Verdict(Box::new(verdict))) };
+    Outcome { seed, trace_hash: world.trace.hash(), coverage: world.coverage, statistics, failure }
+}
+
+/// The command that repeats a world.
+pub fn repeat_command(seed: u64) -> String {
+    format!("cargo run --release -p oncewire-simulation -- --seed {seed}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_makes_the_same_world_twice() {
+        for seed in 0..12 {
+            let [first, second] = [(); 2].map(|()| run(seed, None, Trace::default()));
+            assert_eq!(first.trace_hash, second.trace_hash, "{}", repeat_command(seed));
+            assert_eq!(first.coverage, second.coverage);
+        }
+    }
+
+    #[test]
+    fn seeds_make_different_worlds() {
+        assert_ne!(run(1, None, Trace::default()).trace_hash, run(2, None, Trace::default()).trace_hash);
+    }
+}

@@ -1,0 +1,100 @@
+//! Who acts in a world: honest clients and a malicious one. An actor sees its sockets and nothing of the gateway.
+
+use oncewire_protocol::client::ClientSettings;
+use oncewire_protocol::wire::Subprotocol;
+
+use crate::honest::Honest;
+use crate::malicious::Malicious;
+use crate::pipe::RawFrame;
+use crate::world::{Event, World};
+
+/// The groups of each hub; the same names in both, so that a message that crosses is seen.
+pub const GROUPS: [&str; 5] = ["g0", "g1", "g2", "g3", "g4"];
+
+/// See the module.
+pub enum Actor {
+    /// Keeps the protocol.
+    Honest(Box<Honest>),
+    /// Does not.
+    Malicious(Box<Malicious>),
+}
+
+impl Actor {
+    /// A socket of its is open.
+    pub fn opened(&mut self, world: &mut World, conn: u64) {
+        match self {
+            Self::Honest(client) => client.opened(world, conn),
+            Self::Malicious(client) => client.opened(world, conn),
+        }
+    }
+
+    /// An attempt of its failed.
+    pub fn failed(&mut self, world: &mut World, conn: u64) {
+        match self {
+            Self::Honest(client) => client.failed(world, conn),
+            Self::Malicious(client) => client.failed(world, conn),
+        }
+    }
+
+    /// A frame arrived.
+    pub fn frame(&mut self, world: &mut World, conn: u64, frame: &RawFrame) {
+        match self {
+            Self::Honest(client) => client.frame(world, conn, frame),
+            Self::Malicious(client) => client.frame(world, conn, frame),
+        }
+    }
+
+    /// A socket of its is gone.
+    pub fn ended(&mut self, world: &mut World, conn: u64, code: Option<u16>) {
+        match self {
+            Self::Honest(client) => client.ended(world, conn, code),
+            Self::Malicious(client) => client.ended(world, conn, code),
+        }
+    }
+
+    /// Its timer fires.
+    pub fn timer(&mut self, world: &mut World) {
+        if let Self::Honest(client) = self {
+            client.timer(world);
+        }
+    }
+
+    /// It is time to do something.
+    pub fn act(&mut self, world: &mut World) {
+        match self {
+            Self::Honest(client) => client.act(world),
+            Self::Malicious(client) => client.act(world),
+        }
+    }
+}
+
+impl World {
+    /// Brings in all actors.
+    pub(crate) fn settle_in(&mut self) {
+        for hub in 0..self.hubs.len() {
+            for number in 0..self.weather.clients {
+                let mut settings = if self.random.permille(600) {
+                    ClientSettings::like_javascript()
+                } else {
+                    ClientSettings::like_python()
+                };
+                if number == 0 && self.weather.has_unreliable {
+                    settings.subprotocol = Subprotocol::Json;
+                }
+                let actor = self.actors.len();
+                let client = Honest::new(&mut self.random, actor, hub, settings);
+                self.actors.push(Some(Actor::Honest(Box::new(client))));
+                self.schedule_in((0, 300), Event::Act { actor });
+            }
+            if self.weather.has_malice {
+                let actor = self.actors.len();
+                self.actors.push(Some(Actor::Malicious(Box::new(Malicious::new(actor, hub)))));
+                self.schedule_in((0, 500), Event::Act { actor });
+            }
+        }
+    }
+
+    pub(crate) fn random_group(&mut self) -> String {
+        self.random.pick(&GROUPS).to_owned()
+    }
+}

@@ -1,0 +1,185 @@
+//! What goes wrong in one world, how often, and within which bounds its gateway lives. Each seed has a weather of its
+//! own: a fault that is off lets the others go deeper.
+
+use oncewire_protocol::hub::HubSettings;
+use oncewire_protocol::session::{OutboxLimits, RequestBounds};
+
+use crate::random::Random;
+
+/// A fault that comes again and again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// A socket is cut; both ends notice soon.
+    Cut,
+    /// A socket is dead and the gateway notices late.
+    GatewayHalfOpen,
+    /// A socket is dead and the client notices late.
+    ClientHalfOpen,
+    /// Nothing arrives at the gateway for a while.
+    StallUp,
+    /// Nothing arrives at the client for a while.
+    StallDown,
+    /// An attached session is resumed once more by a socket with nobody behind it.
+    SecondUpgrade,
+    /// The gateway's process is killed.
+    Crash,
+    /// The gateway's process is killed, and a part of the log that was durable is gone with it.
+    HistoryLoss,
+    /// The gateway shuts down in order.
+    ShutDown,
+    /// All appends fail for a while.
+    StoreOutage,
+    /// The gateway's clock jumps ahead.
+    ClockForward,
+    /// The gateway's clock jumps back.
+    ClockBackward,
+    /// The application grants or revokes a permission.
+    RuleChange,
+    /// A client's application stops and starts again.
+    ClientRestart,
+}
+
+impl Fault {
+    /// Each with its mean distance in milliseconds where it is on.
+    const ALL: [(Self, u64); 14] = [
+        (Self::Cut, 900),
+        (Self::GatewayHalfOpen, 2_500),
+        (Self::ClientHalfOpen, 4_000),
+        (Self::StallUp, 2_000),
+        (Self::StallDown, 2_000),
+        (Self::SecondUpgrade, 2_500),
+        (Self::Crash, 5_000),
+        (Self::HistoryLoss, 12_000),
+        (Self::ShutDown, 9_000),
+        (Self::StoreOutage, 8_000),
+        (Self::ClockForward, 7_000),
+        (Self::ClockBackward, 7_000),
+        (Self::RuleChange, 1_500),
+        (Self::ClientRestart, 6_000),
+    ];
+}
+
+/// See the module. Times are in milliseconds, chances in a thousand.
+#[derive(Debug)]
+pub struct Weather {
+    /// Faults that are on, with their mean distance.
+    pub faults: Vec<(Fault, u64)>,
+    /// How long faults go on.
+    pub storm_ms: u64,
+    /// One way through the network.
+    pub latency_ms: (u64, u64),
+    /// What a pipe holds, in bytes.
+    pub pipe_bytes: (u64, u64),
+    /// Bytes that a writer asks for at once.
+    pub write_budget_bytes: (u64, u64),
+    /// Writes that the socket takes only in part although it has room.
+    pub partial_write: u64,
+    /// Upgrades whose request or answer is lost.
+    pub answer_lost: u64,
+    /// How long an append takes.
+    pub append_ms: (u64, u64),
+    /// How long a sync takes.
+    pub sync_ms: (u64, u64),
+    /// How long a durable record takes to come back to a shard.
+    pub tail_ms: (u64, u64),
+    /// How long an input waits for its shard.
+    pub shard_ms: (u64, u64),
+    /// Appends that fail for certain.
+    pub append_refused: u64,
+    /// Appends that fail and may have happened.
+    pub append_in_doubt: u64,
+    /// Of those in doubt, the ones that land later.
+    pub append_late: u64,
+    /// How long a client waits between two actions.
+    pub pause_ms: (u64, u64),
+    /// Shards of each hub.
+    pub shards: [u16; 2],
+    /// Settings of each hub.
+    pub settings: [HubSettings; 2],
+    /// What messages may take in memory.
+    pub budget_bytes: usize,
+    /// Honest reliable clients of each hub.
+    pub clients: u64,
+    /// Whether a hub has a malicious client.
+    pub has_malice: bool,
+    /// Whether the first client of each hub is not reliable.
+    pub has_unreliable: bool,
+}
+
+impl Weather {
+    /// A seed's weather.
+    pub fn draw(random: &mut Random) -> Self {
+        let mut faults = Vec::new();
+        for (fault, mean) in Fault::ALL {
+            if random.permille(450) {
+                faults.push((fault, mean * random.within((4, 20)) / 10));
+            }
+        }
+        let store_is_bad = random.permille(550);
+        let often = |random: &mut Random, is_on: bool, most: u64| if is_on { random.within((1, most)) } else { 0 };
+        let is_slow = random.permille(200);
+        Self {
+            faults,
+            storm_ms: random.within((8_000, 25_000)),
+            latency_ms: (1, random.pick(&[2, 10, 60])),
+            pipe_bytes: random.pick(&[(60, 400), (400, 4_000), (65_536, 65_536)]),
+            write_budget_bytes: random.pick(&[(1, 300), (16_384, 16_384)]),
+            partial_write: random.pick(&[0, 100, 600]),
+            answer_lost: random.pick(&[0, 60, 250]),
+            append_ms: (0, random.pick(&[1, 5, 40])),
+            sync_ms: (0, if is_slow { 200 } else { 10 }),
+            tail_ms: (0, random.pick(&[1, 10, 50])),
+            shard_ms: (0, random.pick(&[1, 2, 30])),
+            append_refused: often(random, store_is_bad, 120),
+            append_in_doubt: often(random, store_is_bad, 200),
+            append_late: random.pick(&[200, 600, 900]),
+            pause_ms: (5, random.pick(&[100, 300, 800])),
+            shards: [random.pick(&[1, 2]), random.pick(&[1, 1, 2])],
+            settings: [settings(random), settings(random)],
+            budget_bytes: random.pick(&[1 << 30, 1 << 30, 1 << 30, 20_000]),
+            clients: random.within((2, 4)),
+            has_malice: random.permille(500),
+            has_unreliable: random.permille(350),
+        }
+    }
+
+    /// Whether a fault is on.
+    pub fn has(&self, fault: Fault) -> bool {
+        self.faults.iter().any(|(on, _)| *on == fault)
+    }
+
+    /// Whether the gateway never has to end a session for want of room.
+    pub fn has_room(&self) -> bool {
+        let is_wide = |settings: &HubSettings| {
+            settings.outbox.messages_max >= 10_000 && settings.outbox.bytes_max >= 16 << 20
+        };
+        self.budget_bytes >= 1 << 30 && self.settings.iter().all(is_wide)
+    }
+
+    /// Ends everything that goes wrong.
+    pub fn heal(&mut self) {
+        self.faults.clear();
+        self.latency_ms = (1, 5);
+        self.partial_write = 0;
+        self.answer_lost = 0;
+        self.append_refused = 0;
+        self.append_in_doubt = 0;
+    }
+}
+
+fn settings(random: &mut Random) -> HubSettings {
+    HubSettings {
+        outbox: OutboxLimits {
+            messages_max: random.pick(&[10_000, 10_000, 10_000, 150, 40]),
+            bytes_max: random.pick(&[16 << 20, 16 << 20, 16 << 20, 8_000]),
+        },
+        requests: RequestBounds {
+            requests_max: random.pick(&[1024, 1024, 3, 1]),
+            request_bytes_max: random.pick(&[4 << 20, 4 << 20, 600]),
+            reply_bytes_max: random.pick(&[65_536, 65_536, 400]),
+        },
+        ack_window_ids: random.pick(&[10_000, 10_000, 128]),
+        session_retention_seconds: random.pick(&[60, 60, 8, 3]),
+        groups_per_session_max: 100,
+    }
+}
