@@ -86,11 +86,11 @@ impl Ids {
         let owed =
             self.cursor.unwrap_or_else(|| self.issued.partition_point(|issued| issued.id <= self.acked));
         self.cursor = Some(here + 1);
+        let may_expire = |message| {
+            ledger.requests_of(message).any(|r| ledger.requests[r as usize].content.ttl_seconds > 0)
+        };
         for issued in &self.issued[owed.min(here)..here] {
-            let may_expire = ledger
-                .requests_of(issued.message)
-                .any(|r| ledger.requests[r as usize].content.ttl_seconds > 0);
-            if issued.id > self.acked && !may_expire {
+            if issued.id > self.acked && !may_expire(issued.message) {
                 findings.violation(ViolationKind::RedeliverySkipped, [issued.at, at], |history| {
                     format!(
                         "{}: {id} came again or anew without {} before it",
@@ -105,13 +105,14 @@ impl Ids {
                 findings.statistics.redelivered_frames_judged += 1;
                 issued.compare(findings, at, e);
             }
-            Some(issued) => {
+            Some(issued) if !may_expire(e.message) => {
                 self.cursor = Some(here);
                 findings.violation(ViolationKind::SequenceIdInGap, [issued.at, at], |history| {
                     format!("{}: {id} is new, but {} came before", history.text(e.connection), issued.id)
                 });
             }
-            None => self.issued.push(Issued { id, group: e.group, message: e.message, at }),
+            // Passed over as expired, it may come in its place later: after a restart whose clock had gone back, say.
+            _ => self.issued.insert(here, Issued { id, group: e.group, message: e.message, at }),
         }
     }
 

@@ -39,6 +39,10 @@ crate::cases! {
     id_for_the_first_time_below_a_larger_one: [SequenceIdInGap] "
         open p; open s frames in=g; pub p g m1; pub p g m2; pub p g m3
         frame s g m1 #1; got s g m1 #1; frame s g m3 #5; got s g m3 #5; sack s 5; drop s; resume s; frame s g m2 #3"
+    what_seemed_expired_may_come_below_a_larger_id: [] "
+        open p; open s frames in=g; pub p g m1; pub p g m2 ttl=5; pub p g m3
+        frame s g m1 #1; got s g m1 #1; frame s g m3 #3; got s g m3 #3
+        drop s; resume s; frame s g m1 #1; frame s g m2 #2; frame s g m3 #3"
 
     redelivery_from_the_first_that_was_not_acked: [] "
         open p; open s frames in=g; pub p g m1; pub p g m2; pub p g m3; pub p g m4
