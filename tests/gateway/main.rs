@@ -1,0 +1,37 @@
+//! End-to-end tests of the running gateway. Scenarios read like a dialogue: send, expect, wait, cut, expect.
+//!
+//! They are written from the Web PubSub client specification, not from the code: messages are spelled out as JSON, and
+//! tokens are made by hand. A test whose name begins with `s22_` or `s22_1_` is the point of that number in the
+//! specification's checklist and its table of scenarios.
+//!
+//! | module | holds |
+//! |---|---|
+//! | [`support`] | a gateway in the process, sockets, a driver for the protocol's own client, a store that obeys |
+//! | `handshake` | statuses and their order, tokens, subprotocols |
+//! | `requests`, `acks`, `permissions`, `payloads` | what clients ask for |
+//! | `delivery`, `ordering`, `recovery`, `takeover` | what they can rely on |
+//! | `closing`, `limits`, `shutdown` | how it ends |
+//! | `appends` | failing and slow logs |
+//! | `client` | the protocol's own client through a proxy that cuts |
+//! | `process` | the binary: logs, descriptors, signals |
+
+// A failed expectation is how a test ends here, in helpers too.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+mod acks;
+mod appends;
+mod client;
+mod closing;
+mod delivery;
+mod handshake;
+mod limits;
+mod ordering;
+mod payloads;
+mod permissions;
+mod process;
+mod recovery;
+mod requests;
+mod shutdown;
+mod takeover;

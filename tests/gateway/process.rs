@@ -1,0 +1,224 @@
+//! The binary itself: what it logs, how it bears a lack of descriptors, how it ends.
+
+use std::net::SocketAddr;
+use std::process::Stdio;
+
+use serde_json::json;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::process::{Child, Command};
+
+use crate::support::*;
+
+/// A running `oncewire serve`.
+struct Served {
+    child: Child,
+    address: SocketAddr,
+    greeting: String,
+}
+
+impl Served {
+    /// Starts it, at most with so many descriptors, and waits for its line.
+    async fn start(descriptors_max: Option<u32>, arguments: &[&str]) -> Self {
+        let limit = descriptors_max.map_or(String::new(), |max| format!("ulimit -n {max} && "));
+        let mut child = Command::new("sh")
+            .args(["-c", &format!("{limit}exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_oncewire"), "serve"])
+            .args(["--listen", "127.0.0.1:0"])
+            .args(arguments)
+            .env("ONCEWIRE_ACCESS_KEY", ACCESS_KEY)
+            .env("ONCEWIRE_SECONDARY_KEY", SECONDARY_KEY)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut greeting = String::new();
+        soon(stdout.read_line(&mut greeting)).await.unwrap();
+        child.stdout = Some(stdout.into_inner());
+        let endpoint = greeting.split("Endpoint=http://").nth(1).unwrap();
+        let address = endpoint.split(';').next().unwrap().parse().unwrap();
+        Self { child, address, greeting }
+    }
+
+    async fn reliable(&self, user: &str) -> Option<Socket> {
+        let connector = Connector::new(self.address).token(&Token::user(user)).offer(RELIABLE);
+        let mut socket = connector.open().await.ok()?;
+        socket.read_connected().await;
+        Some(socket)
+    }
+
+    fn terminate(&self) {
+        let id = self.child.id().unwrap().to_string();
+        let killed = std::process::Command::new("kill").args(["-TERM", &id]).status().unwrap();
+        assert!(killed.success());
+    }
+
+    /// Tells it to stop; returns what it said on standard output after the greeting, and on standard error.
+    async fn stop(self) -> (String, String) {
+        self.terminate();
+        let output = soon(self.child.wait_with_output()).await.unwrap();
+        assert!(output.status.success(), "{:?}", output.status);
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    }
+}
+
+#[tokio::test]
+async fn the_greeting_is_a_connection_string_and_the_one_place_with_the_key() {
+    let served = Served::start(None, &[]).await;
+    assert_eq!(
+        served.greeting,
+        format!(
+            "connection string: Endpoint=http://{};AccessKey={ACCESS_KEY};Version=1.0;\n",
+            served.address
+        )
+    );
+    let (stdout, stderr) = served.stop().await;
+    assert_eq!(stdout, "");
+    assert!(!stderr.contains(ACCESS_KEY));
+}
+
+#[tokio::test]
+async fn a_whole_run_at_trace_logs_no_token_no_key_and_no_payload() {
+    let served = Served::start(None, &["--log", "trace"]).await;
+    let audience = format!("http://{}/client/hubs/{HUB}", served.address);
+    let mut secrets = vec![ACCESS_KEY.to_owned(), SECONDARY_KEY.to_owned()];
+    let mut connect = async |subprotocol: &str, token: Token, in_header: bool| {
+        let signed = token.sign(&audience);
+        let connector = Connector::new(served.address).offer(subprotocol);
+        let connector = if in_header {
+            connector.header("Authorization", &format!("Bearer {signed}"))
+        } else {
+            connector.query("access_token", &signed)
+        };
+        secrets.push(signed);
+        let opened = connector.open().await;
+        if let Ok(mut socket) = opened {
+            socket.read_connected().await;
+            let token = socket.identity().reconnection_token;
+            if !token.is_empty() {
+                secrets.push(token);
+            }
+            Some(socket)
+        } else {
+            None
+        }
+    };
+    let mut subscriber = connect(RELIABLE, Token::user("s").group("g"), false).await.unwrap();
+    let mut publisher = connect(RELIABLE, Token::user("p"), true).await.unwrap();
+    let mut plain = connect(JSON, Token::user("j").group("g"), false).await.unwrap();
+    let mut forbidden = connect(RELIABLE, Token::bare(), false).await.unwrap();
+    assert!(
+        connect(RELIABLE, Token::user("x").key("some other key that is long enough to be one"), false)
+            .await
+            .is_none()
+    );
+    assert!(connect(RELIABLE, Token::user("x").claim("exp", json!(1)), true).await.is_none());
+    let raw = Connector::new(served.address).query("access_token", "Xgarbage-tokenX").open().await;
+    assert!(raw.is_err());
+
+    publisher.done(publish("g", 1, "Xsecret-textX")).await;
+    publisher.refused(publish("g", 1, "Xsecret-otherX"), "PayloadMismatch").await;
+    let binary = json!({"type": "sendToGroup", "group": "g", "ackId": 2, "dataType": "binary", "data": "WHNlY3JldC1iaW5hcnlY"});
+    publisher.done(binary).await;
+    let with_metadata = json!({
+        "type": "sendToGroup", "group": "g", "ackId": 3, "data": {"Xsecret-jsonX": 1}, "metadata": {"k": "Xsecret-metadataX"},
+    });
+    publisher.done(with_metadata).await;
+    let event =
+        json!({"type": "event", "event": "e", "ackId": 4, "dataType": "text", "data": "Xsecret-eventX"});
+    publisher.refused(event, "InternalServerError").await;
+    forbidden.refused(publish("g", 1, "Xsecret-forbiddenX"), "Forbidden").await;
+    assert_eq!(subscriber.settle().await.len(), 3);
+    assert_eq!(plain.settle().await.len(), 3);
+
+    let identity = subscriber.identity();
+    subscriber.cut();
+    let recover = |token: &str| {
+        Connector::new(served.address)
+            .query("awps_connection_id", &identity.connection_id)
+            .query("awps_reconnection_token", token)
+            .query("access_token", "Xgarbage-tokenX")
+            .offer(RELIABLE)
+            .open()
+    };
+    let mut subscriber = recover(&identity.reconnection_token).await.unwrap();
+    assert_eq!(subscriber.settle().await.len(), 3);
+    let forged = format!("{}X", identity.reconnection_token);
+    recover(&forged).await.unwrap().expect_close(1008).await;
+    plain.send_text(r#"{"type":"Xsecret-typeX","Xsecret-fieldX":"Xsecret-valueX"}"#).await;
+    plain.expect_close(1007).await;
+    forbidden.send_binary(b"Xsecret-frameX").await;
+    forbidden.expect_close(1003).await;
+    publisher.send_raw(b"\xf1\x80Xsecret-framingX").await;
+    publisher.expect_close(1002).await;
+
+    let (stdout, stderr) = served.stop().await;
+    assert!(stderr.contains("TRACE") || stderr.contains("DEBUG"), "nothing was logged: {stderr}");
+    assert!(!stderr.contains("ERROR"), "{stderr}");
+    secrets.extend(
+        ["Xsecret", "WHNlY3JldC1iaW5hcnlY", "Xgarbage-tokenX", "access_token=", "eyJ"].map(str::to_owned),
+    );
+    for said in [&stdout, &stderr] {
+        for secret in &secrets {
+            assert!(!said.contains(secret), "{secret} was logged");
+            // Not in parts either: a signature alone opens a door.
+            for part in secret.split('.').filter(|part| part.len() > 16) {
+                assert!(!said.contains(part), "a part of {secret} was logged");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn sigterm_closes_sockets_with_1001_and_exits_in_order() {
+    let served = Served::start(None, &[]).await;
+    let socket = served.reliable("a").await.unwrap();
+    let address = served.address;
+    let (_, said) = tokio::join!(socket.expect_close(1001), served.stop());
+    assert!(!said.1.contains("ERROR"), "{}", said.1);
+    assert!(TcpStream::connect(address).await.is_err());
+}
+
+#[tokio::test]
+async fn the_accept_loop_survives_running_out_of_descriptors() {
+    let served = Served::start(Some(64), &[]).await;
+    let mut early = served.reliable("early").await.unwrap();
+    // More connections than there can be descriptors; the kernel accepts those that the gateway can't.
+    let mut crowd = Vec::new();
+    for _ in 0..200 {
+        crowd.push(TcpStream::connect(served.address).await.unwrap());
+    }
+    a_while().await;
+    for n in 1..=10 {
+        early.done(join("g", n)).await;
+    }
+    drop(crowd);
+    soon(async {
+        loop {
+            if let Some(mut late) = served.reliable("late").await {
+                late.done(join("g", 1)).await;
+                break;
+            }
+            a_while().await;
+        }
+    })
+    .await;
+    early.done(join("g", 11)).await;
+    let (_, stderr) = served.stop().await;
+    let complaints = stderr.lines().filter(|line| line.contains("accept")).count();
+    assert!((1..=10).contains(&complaints), "{complaints} complaints:\n{stderr}");
+}
+
+#[tokio::test]
+async fn a_gateway_that_is_killed_is_gone_and_the_next_one_starts() {
+    let mut served = Served::start(None, &[]).await;
+    let socket = served.reliable("a").await.unwrap();
+    served.child.kill().await.unwrap();
+    socket.expect_cut().await;
+    let mut rest = String::new();
+    served.child.stderr.take().unwrap().read_to_string(&mut rest).await.unwrap();
+    assert!(!rest.contains("ERROR"), "{rest}");
+    let again = Served::start(None, &[]).await;
+    again.reliable("a").await.unwrap().done(join("g", 1)).await;
+}

@@ -1,0 +1,114 @@
+//! A gateway in the test's own process.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use oncewire::config::{Config, Secret};
+use oncewire::engine::Engine;
+use oncewire::gateway;
+use oncewire::store::{MemoryStore, Store};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use super::{ACCESS_KEY, Connector, HUB, Identity, JSON, RELIABLE, SECONDARY_KEY, Socket, Token, soon};
+
+/// A running gateway; dropped, it goes away without a word.
+pub struct Gateway {
+    address: SocketAddr,
+    engine: Engine,
+    stop: oneshot::Sender<()>,
+    served: JoinHandle<()>,
+}
+
+impl Gateway {
+    /// With the settings that an operator gets who sets nothing.
+    pub async fn start() -> Self {
+        Self::with(|_| {}).await
+    }
+
+    /// With other settings.
+    pub async fn with(change: impl FnOnce(&mut Config)) -> Self {
+        Self::with_store(Arc::new(MemoryStore::default()), change).await
+    }
+
+    /// With another store.
+    pub async fn with_store(store: Arc<dyn Store>, change: impl FnOnce(&mut Config)) -> Self {
+        let mut config = Config {
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            access_key: Some(Secret::new(ACCESS_KEY)),
+            secondary_access_key: Some(Secret::new(SECONDARY_KEY)),
+            ..Config::default()
+        };
+        change(&mut config);
+        let listener = gateway::bind(&config).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let gateway = gateway::Gateway::new(config, store).unwrap();
+        let engine = gateway.engine().clone();
+        let (stop, stopped) = oneshot::channel();
+        let served = tokio::spawn(async move {
+            gateway
+                .serve(listener, async {
+                    if stopped.await.is_err() {
+                        std::future::pending::<()>().await;
+                    }
+                })
+                .await;
+        });
+        Self { address, engine, stop, served }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where the sessions live.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// For everything about a handshake that a scenario wants to say itself.
+    pub fn connector(&self) -> Connector {
+        Connector::new(self.address)
+    }
+
+    /// A new reliable session of a user who may do everything, its `connected` read.
+    pub async fn reliable(&self, user: &str) -> Socket {
+        self.session(RELIABLE, &Token::user(user)).await
+    }
+
+    /// The same without recovery.
+    pub async fn json(&self, user: &str) -> Socket {
+        self.session(JSON, &Token::user(user)).await
+    }
+
+    /// A new session, its `connected` read.
+    pub async fn session(&self, subprotocol: &str, token: &Token) -> Socket {
+        let mut socket = self.connector().token(token).offer(subprotocol).open().await.unwrap();
+        socket.read_connected().await;
+        socket
+    }
+
+    /// A socket that recovers a session. A refusal comes as a close frame on it.
+    pub async fn recover(&self, identity: &Identity) -> Socket {
+        self.connector().hub(HUB).recover(identity).offer(RELIABLE).open().await.unwrap()
+    }
+
+    /// Recovers and expects to be refused.
+    #[track_caller]
+    pub fn expect_unrecoverable(&self, identity: &Identity) -> impl Future<Output = ()> {
+        let recovering = self.recover(identity);
+        async move { recovering.await.expect_close(1008).await }
+    }
+
+    /// Tells it to stop and waits until it has.
+    pub async fn shut_down(self) {
+        self.begin_shut_down().await;
+    }
+
+    /// Tells it to stop; the future completes when it has.
+    pub fn begin_shut_down(self) -> impl Future<Output = ()> {
+        let _ = self.stop.send(());
+        async move { soon(self.served).await.unwrap() }
+    }
+}

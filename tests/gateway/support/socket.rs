@@ -1,0 +1,514 @@
+//! A WebSocket under the scenario's control: what is said, what is heard, and how it ends.
+
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use futures_util::{SinkExt, StreamExt};
+use serde_json::Value;
+use socket2::SockRef;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::error::Error;
+use tokio_tungstenite::tungstenite::http::{HeaderValue, Request, Response};
+use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+use tokio_tungstenite::tungstenite::{Bytes, Message};
+use url::form_urlencoded;
+
+use super::{HUB, Token, leave, soon};
+
+/// Which session a socket belongs to, and the proof of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The session.
+    pub connection_id: String,
+    /// Its reconnection token.
+    pub reconnection_token: String,
+}
+
+/// A handshake that was answered by a status.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Refused(pub u16);
+
+/// A handshake in the making.
+#[derive(Clone)]
+pub struct Connector {
+    address: SocketAddr,
+    host: String,
+    path: String,
+    hub: String,
+    query: Vec<(String, String)>,
+    headers: Vec<(&'static str, String)>,
+    receive_buffer_bytes: Option<u32>,
+}
+
+impl Connector {
+    /// To the usual hub, with neither token nor offer.
+    pub fn new(address: SocketAddr) -> Self {
+        Self {
+            address,
+            host: address.to_string(),
+            path: format!("/client/hubs/{HUB}"),
+            hub: HUB.to_owned(),
+            query: Vec::new(),
+            headers: Vec::new(),
+            receive_buffer_bytes: None,
+        }
+    }
+
+    /// Another hub, named in the path.
+    pub fn hub(mut self, hub: &str) -> Self {
+        self.path = format!("/client/hubs/{hub}");
+        self.hub = hub.to_owned();
+        self
+    }
+
+    /// Another path, query and all; tokens are still made for the hub.
+    pub fn path(mut self, path: &str) -> Self {
+        self.path = path.to_owned();
+        self
+    }
+
+    /// Another `Host` than the address.
+    pub fn host(mut self, host: &str) -> Self {
+        self.host = host.to_owned();
+        self
+    }
+
+    /// A query parameter.
+    pub fn query(mut self, name: &str, value: &str) -> Self {
+        self.query.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// A header.
+    pub fn header(mut self, name: &'static str, value: &str) -> Self {
+        self.headers.push((name, value.to_owned()));
+        self
+    }
+
+    /// The access token, in the query.
+    pub fn token(self, token: &Token) -> Self {
+        let signed = self.signed(token);
+        self.query("access_token", &signed)
+    }
+
+    /// The access token, in the header.
+    pub fn bearer(self, token: &Token) -> Self {
+        let signed = self.signed(token);
+        self.header("Authorization", &format!("Bearer {signed}"))
+    }
+
+    /// The session to recover.
+    pub fn recover(self, identity: &Identity) -> Self {
+        self.query("awps_connection_id", &identity.connection_id)
+            .query("awps_reconnection_token", &identity.reconnection_token)
+    }
+
+    /// The subprotocols to offer.
+    pub fn offer(self, names: &str) -> Self {
+        self.header("Sec-WebSocket-Protocol", names)
+    }
+
+    /// How much the kernel takes in for a client that does not read.
+    pub fn receive_buffer_bytes(mut self, bytes: u32) -> Self {
+        self.receive_buffer_bytes = Some(bytes);
+        self
+    }
+
+    fn signed(&self, token: &Token) -> String {
+        token.sign(&format!("http://{}/client/hubs/{}", self.host, self.hub))
+    }
+
+    /// Shakes hands.
+    pub async fn open(self) -> Result<Socket, Refused> {
+        self.answered().await.map(|(socket, _)| socket)
+    }
+
+    /// Shakes hands and tells which subprotocol was selected.
+    pub async fn selected(self) -> Result<(Socket, Option<String>), Refused> {
+        let (socket, response) = self.answered().await?;
+        let name = response.headers().get("Sec-WebSocket-Protocol");
+        Ok((socket, name.map(|name| name.to_str().unwrap().to_owned())))
+    }
+
+    /// Shakes hands and expects a status instead of an upgrade.
+    pub async fn status(self) -> u16 {
+        match self.open().await {
+            Ok(_) => 101,
+            Err(Refused(status)) => status,
+        }
+    }
+
+    /// Dials another address than the URL names, such as a proxy's.
+    pub fn through(mut self, address: SocketAddr) -> Self {
+        self.address = address;
+        self
+    }
+
+    /// Shakes hands; `None` when that does not succeed, whatever the reason.
+    pub async fn stream(self) -> Option<WebSocketStream<TcpStream>> {
+        let request = self.request();
+        let tcp = self.dial().await.ok()?;
+        tokio_tungstenite::client_async(request, tcp).await.ok().map(|(stream, _)| stream)
+    }
+
+    async fn answered(self) -> Result<(Socket, Response<Option<Vec<u8>>>), Refused> {
+        let request = self.request();
+        let tcp = soon(self.dial()).await.unwrap();
+        match soon(tokio_tungstenite::client_async(request, tcp)).await {
+            Ok((stream, response)) => Ok((Socket::new(stream), response)),
+            Err(Error::Http(response)) => Err(Refused(response.status().as_u16())),
+            Err(other) => panic!("the handshake failed: {other}"),
+        }
+    }
+
+    async fn dial(&self) -> std::io::Result<TcpStream> {
+        let socket = TcpSocket::new_v4()?;
+        if let Some(bytes) = self.receive_buffer_bytes {
+            socket.set_recv_buffer_size(bytes)?;
+        }
+        let stream = socket.connect(self.address).await?;
+        stream.set_nodelay(true)?;
+        Ok(stream)
+    }
+
+    fn request(&self) -> Request<()> {
+        let query: String =
+            form_urlencoded::Serializer::new(String::new()).extend_pairs(&self.query).finish();
+        let separator = match (query.is_empty(), self.path.contains('?')) {
+            (true, _) => "",
+            (false, true) => "&",
+            (false, false) => "?",
+        };
+        let target = format!("ws://{}{}{separator}{query}", self.host, self.path);
+        let mut request = target.into_client_request().unwrap();
+        for (name, value) in &self.headers {
+            request.headers_mut().append(*name, HeaderValue::from_str(value).unwrap());
+        }
+        request
+    }
+}
+
+/// What a socket hears.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// A text frame that holds JSON.
+    Message(Value),
+    /// A binary frame.
+    Binary(Vec<u8>),
+    /// A close frame: its code, or 1005 without one, and its reason.
+    Close(u16, String),
+    /// The end of the stream, or a reset, without a close frame.
+    Dropped,
+}
+
+/// An open socket.
+pub struct Socket {
+    stream: WebSocketStream<TcpStream>,
+    identity: Option<Identity>,
+    user_id: Option<String>,
+    pings: usize,
+    settled: u64,
+}
+
+impl Socket {
+    /// Ack ids from here on are used by [`Socket::settle`].
+    const SETTLING_ACK_IDS: u64 = 1 << 60;
+
+    fn new(stream: WebSocketStream<TcpStream>) -> Self {
+        Self { stream, identity: None, user_id: None, pings: 0, settled: Self::SETTLING_ACK_IDS }
+    }
+
+    /// Reads the `connected` message of a new session.
+    pub async fn read_connected(&mut self) {
+        let connected = self.read().await;
+        assert_eq!(connected["type"], "system", "{connected}");
+        assert_eq!(connected["event"], "connected", "{connected}");
+        self.user_id = connected["userId"].as_str().map(str::to_owned);
+        self.identity = Some(Identity {
+            connection_id: connected["connectionId"].as_str().unwrap().to_owned(),
+            reconnection_token: connected["reconnectionToken"].as_str().unwrap_or_default().to_owned(),
+        });
+    }
+
+    /// The session that `connected` named.
+    pub fn identity(&self) -> Identity {
+        self.identity.clone().unwrap()
+    }
+
+    /// The user that `connected` named.
+    pub fn user_id(&self) -> Option<&str> {
+        self.user_id.as_deref()
+    }
+
+    /// WebSocket pings that have come so far.
+    pub fn pings(&self) -> usize {
+        self.pings
+    }
+
+    /// Sends a JSON message.
+    pub async fn send(&mut self, message: Value) {
+        self.send_text(&message.to_string()).await;
+    }
+
+    /// Sends text as it is.
+    pub async fn send_text(&mut self, text: &str) {
+        soon(self.stream.send(Message::text(text))).await.unwrap();
+    }
+
+    /// Sends several messages in as few writes as possible.
+    pub async fn send_together(&mut self, messages: impl IntoIterator<Item = Value>) {
+        for message in messages {
+            soon(self.stream.feed(Message::text(message.to_string()))).await.unwrap();
+        }
+        soon(self.stream.flush()).await.unwrap();
+    }
+
+    /// Sends a binary frame.
+    pub async fn send_binary(&mut self, bytes: &[u8]) {
+        soon(self.stream.send(Message::binary(bytes.to_vec()))).await.unwrap();
+    }
+
+    /// Tries to send; `false` when the socket has not taken it within a time.
+    pub async fn try_send(&mut self, message: Message, within: Duration) -> bool {
+        matches!(tokio::time::timeout(within, self.stream.send(message)).await, Ok(Ok(())))
+    }
+
+    /// Writes bytes that are no frame of the library's making.
+    pub async fn send_raw(&mut self, bytes: &[u8]) {
+        soon(self.stream.get_mut().write_all(bytes)).await.unwrap();
+    }
+
+    /// What comes next; pings and pongs are counted and passed over.
+    #[track_caller]
+    pub fn next(&mut self) -> impl Future<Output = Event> {
+        soon(async {
+            loop {
+                match heard(&mut self.stream).await {
+                    Some(Ok(Message::Text(text))) => {
+                        return Event::Message(serde_json::from_str(&text).unwrap());
+                    }
+                    Some(Ok(Message::Binary(bytes))) => return Event::Binary(bytes.to_vec()),
+                    Some(Ok(Message::Close(frame))) => {
+                        return frame.map_or(Event::Close(1005, String::new()), |frame| {
+                            Event::Close(frame.code.into(), frame.reason.to_string())
+                        });
+                    }
+                    Some(Ok(Message::Ping(_))) => self.pings += 1,
+                    Some(Ok(Message::Pong(_) | Message::Frame(_))) => {}
+                    Some(Err(_)) | None => return Event::Dropped,
+                }
+            }
+        })
+    }
+
+    /// The text of the next message, letter by letter.
+    pub async fn read_text(&mut self) -> String {
+        loop {
+            match soon(heard(&mut self.stream)).await {
+                Some(Ok(Message::Text(text))) => return text.to_string(),
+                Some(Ok(Message::Ping(_))) => {}
+                other => panic!("expected a message, heard {other:?}"),
+            }
+        }
+    }
+
+    /// The next message.
+    #[track_caller]
+    pub fn read(&mut self) -> impl Future<Output = Value> {
+        let next = self.next();
+        async move {
+            match next.await {
+                Event::Message(message) => message,
+                other => panic!("expected a message, heard {other:?}"),
+            }
+        }
+    }
+
+    /// The next message has to be this one.
+    #[track_caller]
+    pub fn expect(&mut self, expected: Value) -> impl Future<Output = ()> {
+        let caller = std::panic::Location::caller();
+        let next = self.next();
+        async move { assert_eq!(next.await, Event::Message(expected), "{caller}") }
+    }
+
+    /// The next thing has to be a close frame with this code; tells its reason.
+    #[track_caller]
+    pub fn expect_close_reason(&mut self, code: u16) -> impl Future<Output = String> {
+        let caller = std::panic::Location::caller();
+        let next = self.next();
+        async move {
+            match next.await {
+                Event::Close(heard, reason) if heard == code => reason,
+                other => panic!("expected a close with {code}, heard {other:?}: {caller}"),
+            }
+        }
+    }
+
+    /// The next thing has to be a close frame with this code.
+    #[track_caller]
+    pub fn expect_close(mut self, code: u16) -> impl Future<Output = ()> {
+        let caller = std::panic::Location::caller();
+        async move {
+            match self.next().await {
+                Event::Close(heard, _) if heard == code => {}
+                other => panic!("expected a close with {code}, heard {other:?}: {caller}"),
+            }
+        }
+    }
+
+    /// The socket has to end without a close frame.
+    #[track_caller]
+    pub fn expect_cut(mut self) -> impl Future<Output = ()> {
+        let caller = std::panic::Location::caller();
+        async move { assert_eq!(self.next().await, Event::Dropped, "{caller}") }
+    }
+
+    /// Sends a request; the next message has to be its ack, which it returns.
+    #[track_caller]
+    pub fn ask(&mut self, request: Value) -> impl Future<Output = Value> {
+        let caller = std::panic::Location::caller();
+        async move {
+            self.send(request.clone()).await;
+            let answer = self.next().await;
+            match answer {
+                Event::Message(answer) if answer["type"] == "ack" && answer["ackId"] == request["ackId"] => {
+                    answer
+                }
+                other => panic!("expected the ack of {request}, heard {other:?}: {caller}"),
+            }
+        }
+    }
+
+    /// Sends a request that has to succeed, its ack being the next message.
+    #[track_caller]
+    pub fn done(&mut self, request: Value) -> impl Future<Output = ()> {
+        let caller = std::panic::Location::caller();
+        let asked = self.ask(request);
+        async move {
+            let ack = asked.await;
+            assert_eq!(ack["success"], true, "{ack}: {caller}");
+        }
+    }
+
+    /// Sends a request that has to fail with this error, its ack being the next message.
+    #[track_caller]
+    pub fn refused(&mut self, request: Value, name: &str) -> impl Future<Output = ()> {
+        let caller = std::panic::Location::caller();
+        let name = name.to_owned();
+        let asked = self.ask(request);
+        async move {
+            let ack = asked.await;
+            assert_eq!(ack["success"], false, "{ack}: {caller}");
+            assert_eq!(ack["error"]["name"], name.as_str(), "{ack}: {caller}");
+            assert!(ack["error"]["message"].is_string(), "{ack}: {caller}");
+        }
+    }
+
+    /// All messages that were on their way: those that come before the ack of a request made now. What the gateway
+    /// acknowledged to others before is among them.
+    pub async fn settle(&mut self) -> Vec<Value> {
+        self.settled += 1;
+        let ack_id = self.settled;
+        self.send(leave("a group that nobody is in", ack_id)).await;
+        let mut messages = Vec::new();
+        loop {
+            match self.next().await {
+                Event::Message(ack) if ack["type"] == "ack" && ack["ackId"] == ack_id => return messages,
+                Event::Message(message) => messages.push(message),
+                other => panic!("heard {other:?} after {messages:?}"),
+            }
+        }
+    }
+
+    /// All messages that come before a close frame with this code.
+    pub async fn settle_until_close(&mut self, code: u16) -> Vec<Value> {
+        let mut messages = Vec::new();
+        loop {
+            match self.next().await {
+                Event::Message(message) => messages.push(message),
+                Event::Close(heard, _) if heard == code => return messages,
+                other => panic!("heard {other:?} after {messages:?}"),
+            }
+        }
+    }
+
+    /// The next message but for pongs, which may overtake, has to be this one.
+    #[track_caller]
+    pub fn expect_passing_over_pongs(&mut self, expected: Value) -> impl Future<Output = ()> {
+        let caller = std::panic::Location::caller();
+        async move {
+            loop {
+                match self.next().await {
+                    Event::Message(pong) if pong["type"] == "pong" => {}
+                    heard => break assert_eq!(heard, Event::Message(expected), "{caller}"),
+                }
+            }
+        }
+    }
+
+    /// Nothing may be on its way.
+    #[track_caller]
+    pub fn expect_quiet(&mut self) -> impl Future<Output = ()> {
+        let caller = std::panic::Location::caller();
+        async move { assert_eq!(self.settle().await, Vec::<Value>::new(), "{caller}") }
+    }
+
+    /// Closes with a code and waits for the answer.
+    pub async fn close(mut self, code: u16) -> Event {
+        let frame = CloseFrame { code: code.into(), reason: Default::default() };
+        soon(self.stream.send(Message::Close(Some(frame)))).await.unwrap();
+        self.closed().await
+    }
+
+    /// Closes without a code and waits for the answer.
+    pub async fn close_without_code(mut self) -> Event {
+        soon(self.stream.send(Message::Close(None))).await.unwrap();
+        self.closed().await
+    }
+
+    async fn closed(mut self) -> Event {
+        let answer = self.next().await;
+        assert_eq!(self.next().await, Event::Dropped, "after the answer to a close");
+        answer
+    }
+
+    /// Resets the connection: the gateway gets no close frame.
+    pub fn cut(self) {
+        SockRef::from(self.stream.get_ref()).set_linger(Some(Duration::ZERO)).unwrap();
+    }
+
+    /// Ends the stream towards the gateway in order, without a close frame, and goes on reading.
+    pub async fn half_close(&mut self) {
+        soon(self.stream.get_mut().shutdown()).await.unwrap();
+    }
+
+    /// Sends a WebSocket ping.
+    pub async fn ping(&mut self, payload: &'static [u8]) {
+        soon(self.stream.send(Message::Ping(Bytes::from_static(payload)))).await.unwrap();
+    }
+
+    /// The payload of the next WebSocket pong.
+    pub async fn read_pong(&mut self) -> Vec<u8> {
+        loop {
+            match soon(heard(&mut self.stream)).await {
+                Some(Ok(Message::Pong(payload))) => return payload.to_vec(),
+                Some(Ok(_)) => {}
+                other => panic!("expected a pong, heard {other:?}"),
+            }
+        }
+    }
+}
+
+/// The next frame. What a send that was given up has left behind is written meanwhile.
+async fn heard(stream: &mut WebSocketStream<TcpStream>) -> Option<Result<Message, Error>> {
+    poll_fn(|context| {
+        let _ = stream.poll_flush_unpin(context);
+        stream.poll_next_unpin(context)
+    })
+    .await
+}
