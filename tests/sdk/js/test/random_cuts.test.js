@@ -9,6 +9,7 @@ import { Client, NO_RETRIES } from "../support/client.js";
 import { Gateway } from "../support/gateway.js";
 import { History, Recorder } from "../support/history.js";
 import { CUTS, ProxyProcess } from "../support/proxy.js";
+import { until } from "../support/waiting.js";
 
 const SENDS = 500;
 
@@ -68,3 +69,38 @@ for (const seed of SEEDS) {
     });
   }
 }
+
+test("20,000 messages in flight to a subscriber that is cut all the time (22 #4; 22.1 #5, #6)", async (t) => {
+  const messages = 20_000;
+  const ahead = 2_000;
+  const gateway = await Gateway.start(t);
+  const proxy = await ProxyProcess.start(t).open(gateway);
+  const publisher = await Client.connect(t, gateway);
+  const subscriber = await Client.connect(t, proxy, { token: { groups: ["g"] } });
+  const seed = SEEDS[0];
+  await proxy.random({ seed, bytes_min: 1_000, bytes_max: 150_000, connections_max: 60, actions: CUTS });
+  await proxy.strike("client_dies");
+
+  let received = 0;
+  let wrong;
+  let wake = () => {};
+  subscriber.sdk.on("group-message", ({ message }) => {
+    if (message.data !== `${received}`) wrong ??= `${message.data} instead of ${received}`;
+    received++;
+    wake();
+  });
+  const sends = [];
+  for (let number = 0; number < messages && !wrong; number++) {
+    while (number - received >= ahead && !wrong) await new Promise((resolve) => (wake = resolve));
+    sends.push(publisher.send("g", `${number}`));
+  }
+  await Promise.all(sends);
+  await until("all messages", () => wrong || received >= messages);
+  assert.equal(wrong, undefined);
+  assert.equal(received, messages);
+  assert.equal(subscriber.connections.length, 1);
+  assert.equal(subscriber.disconnections, 0);
+  const { faults } = await proxy.report();
+  t.diagnostic(`cuts: ${faults}`);
+  assert.ok(faults >= 10, `too few cuts to mean anything: ${faults}`);
+});
