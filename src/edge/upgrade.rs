@@ -188,7 +188,7 @@ async fn hand_over(
                 message_bytes_max: config.websocket_message_bytes_max,
             };
             let name = socket::Name { hub, connection_id };
-            socket::start(&shared.tasks, stream, &read_ahead, socket, place, name, &settings).await;
+            socket::start(&shared.tasks, stream, &read_ahead, socket, place, name, &settings);
         }
         Outcome::RecoveryRefused => {
             socket::refuse_recovery(stream).await;

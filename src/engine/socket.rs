@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::task::Poll;
 
+use futures_util::future::{BoxFuture, FutureExt};
 use oncewire_protocol::hub::{Attachment, Input, SocketEnd};
 use oncewire_protocol::session::Request;
 use tokio::sync::mpsc;
@@ -31,8 +32,9 @@ impl Socket {
         let bytes = requests.iter().map(|request| request.bytes).sum();
         self.attachment.outbox.lock().add_requests(requests.len(), bytes);
         let input = Input::Requests { session: self.attachment.session, requests };
-        // A shard that is gone takes its sockets with it.
-        let _ = self.shard.send(Command::Input(input)).await;
+        if let Some(sending) = self.send(Command::Input(input)) {
+            sending.await;
+        }
     }
 
     /// Returns when so little is pending that the socket may be read on.
@@ -51,6 +53,15 @@ impl Socket {
     pub async fn close(mut self, end: SocketEnd) {
         self.is_closed = true;
         let _ = self.shard.send(Command::Input(self.closed(end))).await;
+    }
+
+    /// Sends to the shard; while its inbox is full that takes a while. Boxed, since it is rare and every socket's task
+    /// would have to be larger for it. A shard that is gone takes its sockets with it.
+    fn send(&self, command: Command) -> Option<BoxFuture<'_, ()>> {
+        match self.shard.try_send(command) {
+            Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => None,
+            Err(mpsc::error::TrySendError::Full(command)) => Some(self.shard.send(command).map(drop).boxed()),
+        }
     }
 
     fn closed(&self, end: SocketEnd) -> Input {

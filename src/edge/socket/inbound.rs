@@ -1,103 +1,84 @@
-//! The byte stream under a socket's frame reader.
+//! Bytes from the connection to the frame reader.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
 
-use super::link::Link;
-
-/// How much one read takes from the connection. The frame reader's own buffer is small, since each idle socket has
-/// one; what does not fit is kept here until the frame reader has taken it.
+/// How much one read takes from the connection, and so how much becomes one batch of requests.
 const READ_BYTES: usize = 16 * 1024;
 
 thread_local! {
-    static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BYTES].into());
+    /// One large buffer for all sockets of a thread: none of them keeps it between two reads.
+    static SCRATCH: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
-/// Reads from a connection in large portions and hands them out in small ones. Writes go nowhere: the frame reader
-/// answers pings and closes by itself, but here the writer does.
-pub(super) struct Inbound<R> {
-    io: R,
-    /// Read and not handed out.
-    ahead: Vec<u8>,
-    ahead_at: usize,
-    /// Set while only what was read already may be handed out.
-    is_held: bool,
-    link: Link,
+/// What one read has brought, handed out to the frame reader in the portions that it asks for. Between two reads it
+/// is empty, and the frame reader holds no more than the beginning of a frame.
+///
+/// Writes go nowhere: the frame reader would answer pings and closes by itself, but here the writer does.
+#[derive(Default)]
+pub(super) struct Inbound {
+    bytes: Vec<u8>,
+    at: usize,
+    end: usize,
 }
 
-impl<R> Inbound<R> {
-    pub(super) fn new(io: R, read_ahead: &[u8], link: Link) -> Self {
-        Self { io, ahead: read_ahead.to_vec(), ahead_at: 0, is_held: false, link }
+impl Inbound {
+    /// Begins with what came behind the upgrade request.
+    pub(super) fn new(read_ahead: &[u8]) -> Self {
+        Self { bytes: read_ahead.to_vec(), at: 0, end: read_ahead.len() }
     }
 
-    /// Whether reading stops where another read of the connection would be needed.
-    pub(super) fn hold(&mut self, is_held: bool) {
-        self.is_held = is_held;
-    }
-
-    /// The connection itself. What was read ahead stays behind.
-    pub(super) fn connection(&mut self) -> &mut R {
-        &mut self.io
-    }
-
-    fn take_ahead(&mut self, buffer: &mut ReadBuf<'_>) {
-        let waiting = &self.ahead[self.ahead_at..];
-        let taken = waiting.len().min(buffer.remaining());
-        buffer.put_slice(&waiting[..taken]);
-        self.ahead_at += taken;
-        if self.ahead_at == self.ahead.len() {
-            self.ahead = Vec::new();
-            self.ahead_at = 0;
-        }
-    }
-}
-
-impl<R: AsyncRead + Unpin> AsyncRead for Inbound<R> {
-    fn poll_read(
-        self: Pin<&mut Self>,
+    /// Reads once from the connection; tells how many bytes came, none at its end.
+    pub(super) fn poll_fill(
+        &mut self,
+        io: &mut (impl AsyncRead + Unpin),
         context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        if this.ahead.is_empty() {
-            if this.is_held {
-                // The reader comes back without the hold, so nobody needs to be woken.
-                return Poll::Pending;
-            }
-            SCRATCH.with_borrow_mut(|scratch| {
-                let mut portion = ReadBuf::new(scratch);
-                ready!(Pin::new(&mut this.io).poll_read(context, &mut portion))?;
-                let read = portion.filled();
-                if !read.is_empty() {
-                    this.link.heard();
-                }
-                let fitting = read.len().min(buffer.remaining());
-                buffer.put_slice(&read[..fitting]);
-                this.ahead = read[fitting..].to_vec();
-                Poll::Ready(Ok(()))
-            })
+    ) -> Poll<io::Result<usize>> {
+        let mut bytes = SCRATCH.take();
+        bytes.resize(READ_BYTES, 0);
+        let mut buffer = ReadBuf::new(&mut bytes);
+        let read = Pin::new(io).poll_read(context, &mut buffer).map_ok(|()| buffer.filled().len());
+        if let Poll::Ready(Ok(end @ 1..)) = read {
+            *self = Self { bytes, at: 0, end };
         } else {
-            this.take_ahead(buffer);
-            Poll::Ready(Ok(()))
+            SCRATCH.set(bytes);
+        }
+        Poll::Ready(ready!(read))
+    }
+
+    /// Gives the large buffer back. What was not handed out is forgotten.
+    pub(super) fn clear(&mut self) {
+        let Self { bytes, .. } = std::mem::take(self);
+        if bytes.capacity() >= READ_BYTES {
+            SCRATCH.set(bytes);
         }
     }
 }
 
-impl<R: Unpin> AsyncWrite for Inbound<R> {
-    fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, buffer: &[u8]) -> Poll<io::Result<usize>> {
-        Poll::Ready(Ok(buffer.len()))
+impl io::Read for Inbound {
+    fn read(&mut self, portion: &mut [u8]) -> io::Result<usize> {
+        let waiting = &self.bytes[self.at..self.end];
+        if waiting.is_empty() {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let taken = waiting.len().min(portion.len());
+        portion[..taken].copy_from_slice(&waiting[..taken]);
+        self.at += taken;
+        Ok(taken)
+    }
+}
+
+impl io::Write for Inbound {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(bytes.len())
     }
 
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -111,48 +92,48 @@ pub(super) async fn drain(io: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use futures_util::FutureExt;
+    use std::future::poll_fn;
+    use std::io::{ErrorKind, Read, Write};
 
     use super::*;
 
-    #[tokio::test]
-    async fn a_large_portion_is_handed_out_in_small_ones_and_nothing_is_lost() {
-        let sent: Vec<u8> = (0..50_000u32).map(|n| n as u8).collect();
-        let mut inbound = Inbound::new(&sent[7..], &sent[..7], Link::new());
-        let mut received = Vec::new();
-        let mut buffer = [0; 100];
+    /// Takes everything in portions of this size.
+    fn take(inbound: &mut Inbound, portion_bytes: usize) -> Vec<u8> {
+        let mut taken = Vec::new();
+        let mut portion = vec![0; portion_bytes];
         loop {
-            match inbound.read(&mut buffer).await.unwrap() {
-                0 => break,
-                read => received.extend_from_slice(&buffer[..read]),
+            match inbound.read(&mut portion) {
+                Ok(read) => taken.extend_from_slice(&portion[..read]),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::WouldBlock);
+                    return taken;
+                }
             }
         }
+    }
+
+    #[tokio::test]
+    async fn large_reads_are_handed_out_in_small_portions_and_nothing_is_lost() {
+        let sent: Vec<u8> = (0..50_000u32).map(|n| n as u8).collect();
+        let mut io = &sent[7..];
+        let mut inbound = Inbound::new(&sent[..7]);
+        let mut received = take(&mut inbound, 3);
+        inbound.clear();
+        let mut reads = 0;
+        while poll_fn(|context| inbound.poll_fill(&mut io, context)).await.unwrap() > 0 {
+            received.extend(take(&mut inbound, 100));
+            inbound.clear();
+            assert_eq!(inbound.bytes.capacity(), 0, "an idle socket keeps no buffer");
+            reads += 1;
+        }
         assert!(received == sent);
-        assert_eq!(inbound.ahead.capacity(), 0);
+        assert_eq!(reads, sent.len().div_ceil(READ_BYTES));
     }
 
-    #[tokio::test]
-    async fn while_held_only_what_was_read_already_is_handed_out() {
-        let sent = vec![1; READ_BYTES + 1];
-        let mut inbound = Inbound::new(&sent[..], &[], Link::new());
-        let mut buffer = vec![0; READ_BYTES - 10];
-        assert_eq!(inbound.read(&mut buffer).await.unwrap(), READ_BYTES - 10);
-        inbound.hold(true);
-        assert_eq!(inbound.read(&mut buffer).now_or_never().unwrap().unwrap(), 10);
-        assert!(inbound.read(&mut buffer).now_or_never().is_none());
-        inbound.hold(false);
-        assert_eq!(inbound.read(&mut buffer).await.unwrap(), 1);
-    }
-
-    #[tokio::test]
-    async fn any_byte_is_a_sign_of_life_and_the_end_is_none() {
-        let link = Link::new();
-        let mut inbound = Inbound::new(&b"x"[..], &[], link.clone());
-        assert!(link.take_heard(), "the upgrade counts");
-        let mut buffer = [0; 8];
-        assert_eq!(inbound.read(&mut buffer).await.unwrap(), 1);
-        assert!(link.take_heard());
-        assert_eq!(inbound.read(&mut buffer).await.unwrap(), 0);
-        assert!(!link.take_heard());
+    #[test]
+    fn the_frame_readers_own_answers_go_nowhere() {
+        let mut inbound = Inbound::new(b"x");
+        assert_eq!(inbound.write(b"pong").unwrap(), 4);
+        assert_eq!(take(&mut inbound, 10), b"x");
     }
 }

@@ -19,7 +19,6 @@ use tokio_util::task::TaskTracker;
 
 use super::sockets::Place;
 use crate::engine;
-use inbound::Inbound;
 use link::Link;
 use reader::Reader;
 use writer::Writer;
@@ -46,7 +45,7 @@ pub(super) struct Name {
 }
 
 /// Starts the two tasks. `read_ahead` is what came behind the upgrade request.
-pub(super) async fn start(
+pub(super) fn start(
     tasks: &TaskTracker,
     stream: TcpStream,
     read_ahead: &[u8],
@@ -62,9 +61,7 @@ pub(super) async fn start(
     let writer =
         Writer::new(write_half, attachment, link.clone(), Duration::from_secs(settings.ping_seconds));
     tasks.spawn(writer.run(place));
-    let inbound = Inbound::new(read_half, read_ahead, link.clone());
-    let reader = Reader::new(inbound, socket, link, name, settings).await;
-    tasks.spawn(reader.run());
+    tasks.spawn(Reader::new(read_half, read_ahead, socket, link, name, settings).run());
 }
 
 /// Tells a client on a fresh connection that its session can't be recovered.
@@ -76,4 +73,52 @@ pub(super) async fn refuse_recovery(mut stream: TcpStream) {
     };
     // A client that is gone, or stays too long, is of no interest any more.
     let _ = timeout(CLOSE_WAIT, goodbye).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use oncewire_protocol::log::BootId;
+    use oncewire_protocol::wire::Subprotocol;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::edge::sockets::Sockets;
+    use crate::engine::{Engine, NewSession};
+    use crate::store::MemoryStore;
+
+    /// Every idle session pays for these; a variable more that lives across an `await` shows here.
+    #[tokio::test]
+    async fn the_tasks_of_a_socket_are_small() {
+        let engine = Engine::new(Arc::new(Config::default()), Arc::new(MemoryStore::default()), BootId(1));
+        let hub = HubName::new("chat").unwrap();
+        let connection_id = ConnectionId::new("c");
+        let new = NewSession {
+            connection_id: connection_id.clone(),
+            user_id: None,
+            subprotocol: Subprotocol::JsonReliable,
+            roles: Vec::new(),
+            groups: Vec::new(),
+            reconnection_token: None,
+        };
+        let socket = engine.hub(&hub).await.unwrap().open(new).await.unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (read_half, write_half) = stream.into_split();
+        let settings = Settings {
+            encoding: Encoding::Json,
+            ping_seconds: 20,
+            read_buffer_bytes: 1024,
+            message_bytes_max: 1024,
+        };
+        let link = Link::new();
+        let writer = Writer::new(write_half, socket.attachment().clone(), link.clone(), CLOSE_WAIT);
+        let place = Sockets::new(None).reserve().unwrap();
+        let name = Name { hub, connection_id };
+        let reader = Reader::new(read_half, &[], socket, link, name, &settings);
+        let (reader_bytes, writer_bytes) = (size_of_val(&reader.run()), size_of_val(&writer.run(place)));
+        assert!(reader_bytes <= 640 && writer_bytes <= 384, "{reader_bytes}, {writer_bytes}");
+    }
 }

@@ -1,32 +1,31 @@
 //! The task that reads one socket.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::io::ErrorKind;
+use std::pin::pin;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use futures_util::{FutureExt, StreamExt};
+use futures_util::FutureExt;
 use oncewire_protocol::hub::SocketEnd;
 use oncewire_protocol::session::Request;
 use oncewire_protocol::wire::{Close, DecodeError, Encoding, FrameKind, decode_upstream};
 use tokio::io::AsyncRead;
-use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::error::ProtocolError;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
-use tokio_tungstenite::tungstenite::{Error, Message};
+use tokio_tungstenite::tungstenite::{Error, Message, WebSocket};
 
 use super::inbound::{Inbound, drain};
 use super::link::{Link, PeerClose};
 use super::{Name, Settings};
 use crate::engine;
 
-/// Frames that are handed over together; what else the read brought follows in the next round.
-const FRAMES_PER_BATCH_MAX: usize = 256;
-
 /// The close code with which a client ends its session for good.
 const NORMAL_CLOSE: u16 = 1000;
 
 /// Reads frames, decodes them, and hands the requests of each read to the engine.
 pub(super) struct Reader<R> {
-    websocket: WebSocketStream<Inbound<R>>,
+    io: R,
+    websocket: WebSocket<Inbound>,
     socket: engine::Socket,
     link: Link,
     name: Name,
@@ -44,9 +43,18 @@ enum End {
     Violation(Close),
 }
 
+/// What one read has brought.
+struct Batch {
+    requests: Vec<Request>,
+    /// Set when it was the last.
+    end: Option<End>,
+}
+
 impl<R: AsyncRead + Unpin> Reader<R> {
-    pub(super) async fn new(
-        inbound: Inbound<R>,
+    /// `read_ahead` is what came behind the upgrade request.
+    pub(super) fn new(
+        io: R,
+        read_ahead: &[u8],
         socket: engine::Socket,
         link: Link,
         name: Name,
@@ -57,8 +65,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             .write_buffer_size(0)
             .max_message_size(Some(settings.message_bytes_max))
             .max_frame_size(Some(settings.message_bytes_max));
-        let websocket = WebSocketStream::from_raw_socket(inbound, Role::Server, Some(config)).await;
-        Self { websocket, socket, link, name, encoding: settings.encoding }
+        let websocket = WebSocket::from_raw_socket(Inbound::new(read_ahead), Role::Server, Some(config));
+        Self { io, websocket, socket, link, name, encoding: settings.encoding }
     }
 
     /// Runs until the socket has ended and the engine knows how.
@@ -73,34 +81,54 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     }
 
     async fn read(&mut self) -> End {
+        let mut batch = self.take_frames();
         loop {
+            if !batch.requests.is_empty() {
+                self.socket.submit(batch.requests).await;
+            }
+            if let Some(end) = batch.end {
+                return end;
+            }
             if !self.may_read().await {
                 return End::Lost;
             }
-            let Some(first) = self.link.unless_cut(self.websocket.next()).await else { return End::Lost };
-            let mut batch = Vec::new();
-            let mut end = self.take(first, &mut batch);
-            self.websocket.get_mut().hold(true);
-            for _ in 1..FRAMES_PER_BATCH_MAX {
-                if end.is_some() {
-                    break;
-                }
-                let Some(next) = self.websocket.next().now_or_never() else { break };
-                end = self.take(next, &mut batch);
+            let link = self.link.clone();
+            let Some(next) = link.unless_cut(poll_fn(|context| self.poll_batch(context))).await else {
+                return End::Lost;
+            };
+            batch = next;
+        }
+    }
+
+    /// Reads once, and takes all frames that are complete then.
+    fn poll_batch(&mut self, context: &mut Context<'_>) -> Poll<Batch> {
+        let filled = self.websocket.get_mut().poll_fill(&mut self.io, context);
+        match filled {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(1..)) => {
+                self.link.heard();
+                Poll::Ready(self.take_frames())
             }
-            self.websocket.get_mut().hold(false);
-            if !batch.is_empty() {
-                self.socket.submit(batch).await;
-            }
-            if let Some(end) = end {
-                return end;
+            Poll::Ready(_) => Poll::Ready(Batch { requests: Vec::new(), end: Some(End::Lost) }),
+        }
+    }
+
+    fn take_frames(&mut self) -> Batch {
+        let mut batch = Batch { requests: Vec::new(), end: None };
+        while batch.end.is_none() {
+            match self.websocket.read() {
+                Ok(message) => self.take(message, &mut batch),
+                Err(Error::Io(error)) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => batch.end = Some(self.broken(&error)),
             }
         }
+        self.websocket.get_mut().clear();
+        batch
     }
 
     /// Waits until the bounds on what is pending allow another read; false when the writer is gone.
     async fn may_read(&self) -> bool {
-        let mut ready = std::pin::pin!(self.socket.ready_to_read());
+        let mut ready = pin!(self.socket.ready_to_read());
         if ready.as_mut().now_or_never().is_some() {
             return true;
         }
@@ -110,33 +138,28 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         is_ready
     }
 
-    /// Takes one message from the frame reader; tells when it was the last.
-    fn take(&self, item: Option<Result<Message, Error>>, batch: &mut Vec<Request>) -> Option<End> {
-        let (kind, data) = match item {
-            Some(Ok(Message::Text(text))) => (FrameKind::Text, Bytes::from(text)),
-            Some(Ok(Message::Binary(data))) => (FrameKind::Binary, data),
-            Some(Ok(Message::Ping(content))) => {
-                self.link.pong(&content);
-                return None;
+    fn take(&self, message: Message, batch: &mut Batch) {
+        let (kind, data) = match message {
+            Message::Text(text) => (FrameKind::Text, Bytes::from(text)),
+            Message::Binary(data) => (FrameKind::Binary, data),
+            Message::Ping(content) => return self.link.pong(&content),
+            Message::Pong(_) | Message::Frame(_) => return,
+            Message::Close(frame) => {
+                let close = PeerClose(frame.map(|frame| frame.code.into()));
+                batch.end = Some(End::PeerClosed(close));
+                return;
             }
-            Some(Ok(Message::Pong(_) | Message::Frame(_))) => return None,
-            Some(Ok(Message::Close(frame))) => {
-                return Some(End::PeerClosed(PeerClose(frame.map(|frame| frame.code.into()))));
-            }
-            Some(Err(error)) => return Some(self.broken(&error)),
-            None => return Some(End::Lost),
         };
         let bytes = data.len();
         tracing::trace!(connection_id = %self.name.connection_id, bytes, "message received");
         match decode_upstream(self.encoding, kind, &data) {
             Ok(message) => {
                 let request = self.socket.attachment().receive(message);
-                batch.extend(request.map(|message| Request { message, bytes }));
-                None
+                batch.requests.extend(request.map(|message| Request { message, bytes }));
             }
             Err(error) => {
                 tracing::debug!(connection_id = %self.name.connection_id, %error, "message refused");
-                Some(End::Violation(error.close(self.encoding)))
+                batch.end = Some(End::Violation(error.close(self.encoding)));
             }
         }
     }
@@ -145,7 +168,6 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         match error {
             Error::Capacity(_) => End::Violation(Close::MESSAGE_TOO_LARGE),
             Error::Utf8(_) => End::Violation(DecodeError::NotAMessage.close(self.encoding)),
-            Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) => End::Lost,
             Error::Protocol(_) => End::Violation(Close::BROKEN_FRAMING),
             _ => End::Lost,
         }
@@ -166,7 +188,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             }
             End::Violation(close) => {
                 self.socket.close(SocketEnd::Violation(close)).await;
-                let drained = drain(self.websocket.get_mut().connection());
+                let drained = drain(&mut self.io);
                 self.link.unless_cut(drained).await;
             }
         }
