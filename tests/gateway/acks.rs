@@ -174,3 +174,25 @@ async fn s22_07_a_duplicate_waits_for_its_original() {
     }
     assert_eq!(subscriber.settle().await, [message(1, "g", "p", "once")]);
 }
+
+#[tokio::test]
+async fn another_request_under_the_ack_id_of_a_pending_one_is_refused() {
+    let store = HeldStore::default();
+    let gateway = Gateway::with_store(std::sync::Arc::new(store.clone()), |_| {}).await;
+    let mut subscriber = gateway.session(RELIABLE, &Token::bare().group("g")).await;
+    let mut publisher = gateway.reliable("p").await;
+    store.hold();
+    publisher.send(publish("g", 5, "a")).await;
+    store.holds(1).await;
+    publisher.send(publish("g", 5, "b")).await;
+    publisher.send_together([publish("g", 6, "c"), publish("g", 6, "d")]).await;
+    store.release();
+    for (ack_id, is_first) in [(5, true), (5, false), (6, true), (6, false)] {
+        let ack = publisher.read().await;
+        assert_eq!(ack["ackId"], ack_id, "{ack}");
+        assert_eq!(ack["success"], is_first, "{ack}");
+        assert!(is_first || ack["error"]["name"] == "PayloadMismatch", "{ack}");
+    }
+    let heard = subscriber.settle().await;
+    assert_eq!(heard, [message(1, "g", "p", "a"), message(2, "g", "p", "c")]);
+}

@@ -147,3 +147,48 @@ async fn a_recovery_needs_no_log() {
     subscriber.expect(message(1, "g", "p", "x")).await;
     store.release();
 }
+
+#[tokio::test]
+async fn while_the_end_of_a_session_can_not_be_stored_a_recovery_is_503_and_then_1008() {
+    let store = HeldStore::default();
+    let change = |config: &mut oncewire::config::Config| config.outbox_messages_max = 1;
+    let gateway = Gateway::with_store(Arc::new(store.clone()), change).await;
+    let (mut publisher, mut subscriber) = scene(&gateway).await;
+    let identity = subscriber.identity();
+    store.refuse_endings(true);
+    publisher.done(publish("g", 1, "1")).await;
+    publisher.done(publish("g", 2, "2")).await;
+    // The socket is closed in any case; that its code is 1008 is true only once the end is in the log.
+    soon(async { while let Event::Message(_) = subscriber.next().await {} }).await;
+    let recover = || gateway.connector().recover(&identity).offer(RELIABLE);
+    for _ in 0..3 {
+        assert_eq!(recover().status().await, 503);
+    }
+    publisher.done(publish("g", 3, "3")).await;
+    store.refuse_endings(false);
+    soon(async {
+        loop {
+            match recover().open().await {
+                Ok(socket) => break socket.expect_close(1008).await,
+                Err(_) => a_while().await,
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_that_goes_away_while_its_session_is_being_stored_leaves_nothing_behind() {
+    let (gateway, store) = gateway().await;
+    let mut publisher = gateway.reliable("p").await;
+    store.hold();
+    let connector = gateway.connector().token(&Token::user("gone").group("g")).offer(RELIABLE);
+    let opening = tokio::spawn(connector.open());
+    store.holds(1).await;
+    opening.abort();
+    store.release();
+    publisher.done(publish("g", 1, "x")).await;
+    let mut subscriber = gateway.session(RELIABLE, &Token::bare().group("g")).await;
+    publisher.done(publish("g", 2, "y")).await;
+    subscriber.expect(message(1, "g", "p", "y")).await;
+}

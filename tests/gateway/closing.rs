@@ -217,3 +217,43 @@ async fn a_session_that_ended_is_in_no_group() {
     let mut publisher = gateway.reliable("p").await;
     publisher.done(publish("g", 1, "x")).await;
 }
+
+#[tokio::test]
+async fn what_was_asked_just_before_a_close_is_done() {
+    let gateway = Gateway::start().await;
+    let mut subscriber = gateway.session(RELIABLE, &Token::bare().group("g")).await;
+    for n in 1..=20 {
+        let mut publisher = gateway.json("p").await;
+        publisher.send(json!({"type": "sendToGroup", "group": "g", "dataType": "text", "data": "bye"})).await;
+        publisher.close(1000).await;
+        subscriber.expect(message(n, "g", "p", "bye")).await;
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_answer_a_close_is_dropped() {
+    let gateway = Gateway::start().await;
+    let mut socket = gateway.json("j").await;
+    socket.send_text("nonsense").await;
+    let bytes = socket.read_to_end_unanswered().await;
+    // A close frame with code 1007, and nothing behind its reason.
+    assert_eq!(bytes[0], 0x88);
+    assert_eq!(bytes.len(), 2 + usize::from(bytes[1]));
+    assert_eq!(bytes[2..4], 1007_u16.to_be_bytes());
+}
+
+#[tokio::test]
+async fn what_comes_after_a_clients_close_frame_changes_nothing() {
+    let gateway = Gateway::start().await;
+    let mut subscriber = scene(&gateway).await;
+    let identity = subscriber.identity();
+    let mut other = gateway.session(RELIABLE, &Token::bare().group("h")).await;
+    let mut bytes = b"\x88\x80\0\0\0\0".to_vec();
+    let publish = br#"{"type":"sendToGroup","group":"h","dataType":"text","data":"no"}"#;
+    bytes.extend_from_slice(&[0x81, 0x80 | publish.len() as u8, 0, 0, 0, 0]);
+    bytes.extend_from_slice(publish);
+    subscriber.send_raw(&bytes).await;
+    subscriber.expect_close(1005).await;
+    expect_recoverable(&gateway, &identity).await;
+    other.expect_quiet().await;
+}

@@ -180,6 +180,17 @@ async fn s22_20_the_audience_is_the_http_url_that_was_dialled_and_clocks_may_dif
 }
 
 #[tokio::test]
+async fn the_dialled_host_is_the_one_of_the_host_header() {
+    let gateway = Gateway::start().await;
+    let dialled = |host: &str| gateway.connector().host(host).through(gateway.address()).offer(JSON);
+    for host in ["chat.internal", "chat.internal:1234", "[::1]:80"] {
+        assert_eq!(dialled(host).token(&Token::user("a")).status().await, 101, "{host}");
+    }
+    let elsewhere = Token::user("a").claim("aud", json!("http://chat.internal/client/hubs/chat"));
+    assert_eq!(dialled("chat.external").token(&elsewhere).status().await, 401);
+}
+
+#[tokio::test]
 async fn a_public_url_is_an_audience_whatever_was_dialled() {
     let gateway = Gateway::with(|config| {
         config.public_urls = vec!["https://chat.example.com/wps".parse().unwrap()];
@@ -339,6 +350,47 @@ async fn s22_18_requests_are_accepted_before_connected_is_read() {
     socket.expect(success(1)).await;
     socket.expect(message(1, "g", "a", "hi")).await;
     socket.expect(success(2)).await;
+}
+
+#[tokio::test]
+async fn frames_may_follow_the_request_head_without_a_pause() {
+    let gateway = Gateway::start().await;
+    let token = Token::user("a").sign(&format!("http://x/client/hubs/{HUB}"));
+    let offer = format!("Sec-WebSocket-Protocol: {JSON}\r\n");
+    let mut bytes = upgrade(&format!("/client/hubs/{HUB}?access_token={token}"), &offer).into_bytes();
+    bytes.extend_from_slice(b"\x81\x8f\0\0\0\0{\"type\":\"ping\"}");
+    let mut stream = TcpStream::connect(gateway.address()).await.unwrap();
+    stream.write_all(&bytes).await.unwrap();
+    let mut answer = String::new();
+    while !answer.contains("\"pong\"") {
+        let mut bytes = [0; 1024];
+        let read = soon(stream.read(&mut bytes)).await.unwrap();
+        assert!(read > 0, "{answer}");
+        answer.push_str(&String::from_utf8_lossy(&bytes[..read]));
+    }
+    let connected = answer.find("\"connected\"").unwrap();
+    let pong = answer.find("\"pong\"").unwrap();
+    assert!(connected < pong, "{answer}");
+}
+
+#[tokio::test]
+async fn connected_comes_first_also_when_the_groups_of_the_token_are_busy() {
+    let gateway = Gateway::start().await;
+    let mut publisher = gateway.json("p").await;
+    let publishing = async {
+        for n in 1..=500 {
+            publisher.done(publish("g", n, "x")).await;
+        }
+    };
+    let connecting = async {
+        for _ in 0..50 {
+            let mut socket = gateway.session(RELIABLE, &Token::bare().group("g")).await;
+            for (n, message) in (1..).zip(socket.settle().await) {
+                assert_eq!(message["sequenceId"], n, "{message}");
+            }
+        }
+    };
+    tokio::join!(publishing, connecting);
 }
 
 #[tokio::test]

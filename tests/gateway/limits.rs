@@ -104,6 +104,40 @@ async fn more_bytes_than_the_outbox_holds_end_the_session() {
 }
 
 #[tokio::test]
+async fn the_memory_of_all_sessions_together_is_bounded() {
+    let gateway = Gateway::with(|config| config.message_memory_bytes_max = 1_000_000).await;
+    let detached = gateway.session(RELIABLE, &Token::user("d").group("g")).await;
+    let identity = detached.identity();
+    detached.cut();
+    let mut publisher = gateway.reliable("p").await;
+    let text = "x".repeat(100_000);
+    for n in 1..=50 {
+        publisher.done(publish("g", n, &text)).await;
+    }
+    gateway.expect_unrecoverable(&identity).await;
+    let mut fresh = gateway.session(RELIABLE, &Token::bare().group("g")).await;
+    publisher.done(publish("g", 51, &text)).await;
+    fresh.expect(message(1, "g", "p", &text)).await;
+}
+
+#[tokio::test]
+async fn large_messages_reach_a_slow_reader_whole() {
+    let gateway = Gateway::start().await;
+    let connector = gateway.connector().token(&Token::bare().group("g")).offer(RELIABLE);
+    let mut subscriber = connector.receive_buffer_bytes(4096).open().await.unwrap();
+    subscriber.read_connected().await;
+    let mut publisher = gateway.reliable("p").await;
+    let texts: Vec<_> = (0..12).map(|n| format!("{n:05} ").repeat(170_000)).collect();
+    for (n, text) in (1..).zip(&texts) {
+        publisher.done(publish("g", n, text)).await;
+    }
+    for text in &texts {
+        let heard = subscriber.read().await;
+        assert!(heard["data"] == text.as_str(), "message {} was changed", heard["sequenceId"]);
+    }
+}
+
+#[tokio::test]
 async fn a_slow_reader_without_recovery_is_dropped_and_the_others_are_not() {
     let gateway = Gateway::with(|config| {
         config.outbox_messages_max = 100;
@@ -236,6 +270,19 @@ async fn a_request_head_that_is_too_long_is_refused() {
     if soon(stream.read_exact(&mut answer)).await.is_ok() {
         assert!(answer.starts_with(b"HTTP/1.1 4"), "{answer:?}");
     }
+}
+
+#[tokio::test]
+async fn an_upgrade_that_takes_too_long_is_503_and_the_hub_goes_on() {
+    let store = HeldStore::default();
+    let change = |config: &mut oncewire::config::Config| config.handshake_timeout_seconds = 1;
+    let gateway = Gateway::with_store(Arc::new(store.clone()), change).await;
+    let mut early = gateway.reliable("early").await;
+    store.hold();
+    assert_eq!(gateway.connector().token(&Token::user("late")).offer(RELIABLE).status().await, 503);
+    store.release();
+    early.done(join("g", 1)).await;
+    gateway.reliable("late").await.done(join("g", 1)).await;
 }
 
 #[tokio::test]

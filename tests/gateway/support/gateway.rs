@@ -26,6 +26,11 @@ impl Gateway {
         Self::with(|_| {}).await
     }
 
+    /// With each hub in several shards.
+    pub async fn sharded() -> Self {
+        Self::with(|config| config.hub_shards = 4).await
+    }
+
     /// With other settings.
     pub async fn with(change: impl FnOnce(&mut Config)) -> Self {
         Self::with_store(Arc::new(MemoryStore::default()), change).await

@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::BoxStream;
 use oncewire::store::{Bounds, Checkpoint, Log, MemoryStore, Store, StoreError, StoreErrorCause};
-use oncewire_protocol::log::{Certainty, LogEpoch, Offset, Record};
+use oncewire_protocol::log::{Body, Certainty, LogEpoch, Offset, Record};
 use oncewire_protocol::wire::HubName;
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
@@ -35,6 +36,7 @@ struct Control {
     is_held: watch::Sender<bool>,
     waiting: watch::Sender<usize>,
     failures: Mutex<VecDeque<Failure>>,
+    refuses_endings: AtomicBool,
 }
 
 impl Default for Control {
@@ -43,6 +45,7 @@ impl Default for Control {
             is_held: watch::Sender::new(false),
             waiting: watch::Sender::new(0),
             failures: Mutex::default(),
+            refuses_endings: AtomicBool::default(),
         }
     }
 }
@@ -62,6 +65,11 @@ impl HeldStore {
     pub async fn holds(&self, appends: usize) {
         let mut waiting = self.control.waiting.subscribe();
         soon(waiting.wait_for(|waiting| *waiting >= appends)).await.unwrap();
+    }
+
+    /// Whether appends that end a session fail.
+    pub fn refuse_endings(&self, refuses: bool) {
+        self.control.refuses_endings.store(refuses, Ordering::SeqCst);
     }
 
     /// Lets the next append that has no failure yet fail.
@@ -93,7 +101,12 @@ impl Log for HeldLog {
     fn append(&self, records: Vec<Arc<Record>>) -> BoxFuture<'static, Result<Vec<Offset>, StoreError>> {
         let (done, turn) = oneshot::channel();
         let before = self.turn.lock().replace(turn);
-        let failure = self.control.failures.lock().pop_front();
+        let ends = records.iter().any(|record| matches!(record.body, Body::Ended { .. }));
+        let failure = if ends && self.control.refuses_endings.load(Ordering::SeqCst) {
+            Some(Failure::Definite)
+        } else {
+            self.control.failures.lock().pop_front()
+        };
         let (log, control) = (Arc::clone(&self.log), Arc::clone(&self.control));
         async move {
             if let Some(before) = before {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::{SinkExt, StreamExt};
 use serde_json::Value;
 use socket2::SockRef;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
@@ -485,6 +485,14 @@ impl Socket {
     /// Ends the stream towards the gateway in order, without a close frame, and goes on reading.
     pub async fn half_close(&mut self) {
         soon(self.stream.get_mut().shutdown()).await.unwrap();
+    }
+
+    /// Reads bytes without a look at frames, so that none is answered, until the gateway ends the stream.
+    pub async fn read_to_end_unanswered(mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        // A reset is an end, too.
+        let _ = soon(self.stream.get_mut().read_to_end(&mut bytes)).await;
+        bytes
     }
 
     /// Sends a WebSocket ping.
