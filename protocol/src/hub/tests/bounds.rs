@@ -56,7 +56,7 @@ fn the_bound_on_bytes_holds_on_both_sides_and_while_detached() {
     assert_eq!(world.hub.sessions(), 2);
     assert_eq!(world.ask_for(&alice, publish(2, "g", "x")), ["ack 2"]);
     assert_eq!(world.bodies().last().unwrap(), &ended("bob", EndReason::OutboxFull));
-    assert_eq!(world.refusal(&bob), OpenError::Refused);
+    assert_eq!((world.refusal(&bob), world.hub.poll_timeout()), (OpenError::Refused, None));
 }
 
 #[test]

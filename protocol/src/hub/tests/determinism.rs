@@ -18,15 +18,16 @@ const SESSIONS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 const GROUPS: [&str; 3] = ["g", "h", "i"];
 
 type Log = Vec<Arc<Record>>;
-/// What each session's client would be sent, as `<sequence id> <payload>`; and the groups that it is in.
-type Outcome = BTreeMap<String, (Vec<String>, BTreeSet<GroupName>)>;
+/// For each session what its client would be sent, as `<sequence id> <payload>`; the groups that it is in; and whether
+/// it may publish to the first of [`GROUPS`].
+type Outcome = BTreeMap<String, (Vec<String>, BTreeSet<GroupName>, bool)>;
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
     fn r11_any_portions_any_clock_and_any_shards_fold_alike(
-        steps in vec(step(), 1..150),
+        steps in vec(step(), 1..300),
         cuts in vec(any::<Index>(), 0..10),
         clock in any::<u64>(),
     ) {
@@ -46,7 +47,7 @@ enum Step {
     Join(&'static str, Vec<&'static str>),
     Leave(&'static str, Vec<&'static str>),
     Publish(Option<&'static str>, Vec<&'static str>, bool),
-    Grant(&'static str),
+    ChangeRule(&'static str, bool),
     SequenceAck(&'static str, u64),
     End(&'static str),
     Boot,
@@ -67,7 +68,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (session(), groups()).prop_map(|(id, groups)| Step::Leave(id, groups)),
         12 => (option::weighted(0.8, session()), groups(), any::<bool>())
             .prop_map(|(id, groups, no_echo)| Step::Publish(id, groups, no_echo)),
-        1 => session().prop_map(Step::Grant),
+        1 => (session(), any::<bool>()).prop_map(|(id, allow)| Step::ChangeRule(id, allow)),
         2 => (session(), 0u64..500).prop_map(|(id, sequence_id)| Step::SequenceAck(id, sequence_id)),
         1 => session().prop_map(Step::End),
         1 => Just(Step::Boot),
@@ -120,14 +121,13 @@ fn log_of(steps: &[Step]) -> Log {
                     metadata: Metadata::default(),
                 }),
             ),
-            Step::Grant(name) => (
-                false,
-                Body::Granted {
-                    connection_id: id(name),
-                    permission: Permission::SendToGroup,
-                    group: group("g"),
-                },
-            ),
+            Step::ChangeRule(name, allow) => {
+                let (connection_id, permission, group) =
+                    (id(name), Permission::SendToGroup, group(GROUPS[0]));
+                let granted =
+                    Body::Granted { connection_id: connection_id.clone(), permission, group: group.clone() };
+                (false, if *allow { granted } else { Body::Revoked { connection_id, permission, group } })
+            }
             Step::SequenceAck(name, sequence_id) => {
                 sequence_ack = Some(*sequence_id);
                 (false, Body::Left { connection_id: id(name), groups: groups(&["elsewhere"]) })
@@ -178,19 +178,27 @@ fn fold(log: &Log, cuts: &[Index], shard: Shard, now: Time) -> Hub {
 }
 
 fn outcome(shards: &[Hub]) -> Outcome {
-    let sessions = shards.iter().flat_map(|hub| hub.sessions.values());
-    let outcome = sessions.map(|session| {
+    let mut outcome = Outcome::new();
+    for session in shards.iter().flat_map(|hub| hub.sessions.values()) {
         let mut outbox = session.outbox.lock();
         let epoch = outbox.attach();
         let mut deliveries = read(&mut outbox, epoch, Time(0));
         if !session.subprotocol.is_reliable() {
             // The naive fold counts for everybody.
-            let numbered = deliveries.iter().enumerate().map(|(n, text)| format!("{} {text}", n + 1));
-            deliveries = numbered.collect();
+            let counted = deliveries.iter().zip(1..).map(|(text, place)| format!("{} {text}", id_of(place)));
+            deliveries = counted.collect();
         }
-        (session.connection_id.to_string(), (deliveries, session.groups.clone()))
-    });
-    outcome.collect()
+        let may_publish = session.permissions.allows(Permission::SendToGroup, &group(GROUPS[0]));
+        let state = (deliveries, session.groups.clone(), may_publish);
+        assert_eq!(outcome.insert(session.connection_id.to_string(), state), None);
+    }
+    outcome
+}
+
+/// The id of a session's n-th small delivery.
+fn id_of(place: usize) -> u64 {
+    let place = place as u64;
+    place + 300 * ((place - 1) / 128)
 }
 
 #[derive(Default)]
@@ -198,7 +206,8 @@ struct Naive {
     is_reliable: bool,
     groups: BTreeSet<GroupName>,
     deliveries: Vec<String>,
-    acknowledged: u64,
+    acknowledged: usize,
+    may_publish: bool,
 }
 
 fn naive(log: &Log) -> Outcome {
@@ -228,8 +237,9 @@ fn naive(log: &Log) -> Outcome {
                 let id = sequence_ack.unwrap_or_default();
                 sessions.entry(name).and_modify(|session| {
                     session.groups.retain(|group| !groups.contains(group));
-                    // Fewer deliveries than make the ids jump, so ids are places.
-                    session.acknowledged = session.acknowledged.max(id.min(session.deliveries.len() as u64));
+                    let acknowledged =
+                        (1..=session.deliveries.len()).filter(|place| id_of(*place) <= id).count();
+                    session.acknowledged = session.acknowledged.max(acknowledged);
                 });
             }
             Body::Published(published) => {
@@ -238,20 +248,25 @@ fn naive(log: &Log) -> Outcome {
                         let is_left_out = published.no_echo && *member == name && !name.is_empty();
                         if session.groups.contains(group) && !is_left_out {
                             let text = String::from_utf8_lossy(&published.payload.bytes);
-                            session.deliveries.push(format!("{} {text}", session.deliveries.len() + 1));
+                            session
+                                .deliveries
+                                .push(format!("{} {text}", id_of(session.deliveries.len() + 1)));
                         }
                     }
                 }
             }
-            Body::Granted { .. } | Body::Revoked { .. } => {}
+            Body::Granted { .. } | Body::Revoked { .. } => {
+                let allow = matches!(body, Body::Granted { .. });
+                sessions.entry(name).and_modify(|session| session.may_publish = allow);
+            }
             Body::Ended { .. } => {
                 sessions.remove(&name);
             }
         }
     }
     let outcome = sessions.into_iter().map(|(name, session)| {
-        let acknowledged = if session.is_reliable { session.acknowledged as usize } else { 0 };
-        (name, (session.deliveries[acknowledged..].to_vec(), session.groups))
+        let acknowledged = if session.is_reliable { session.acknowledged } else { 0 };
+        (name, (session.deliveries[acknowledged..].to_vec(), session.groups, session.may_publish))
     });
     outcome.collect()
 }

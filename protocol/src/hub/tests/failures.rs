@@ -286,6 +286,9 @@ fn a_batch_of_a_session_that_has_ended_is_not_tried_again() {
     assert_eq!(world.hub.sessions(), 0);
     world.wait_ms(RETRIED_MS);
     assert_eq!((world.waiting(), world.hub.poll_timeout()), (0, None));
+    world.open("bob");
+    let key = world.log.last().unwrap().key.boot;
+    assert_eq!(key.settled_below, key.counter, "nobody waits for its outcome");
 }
 
 #[test]
