@@ -1,6 +1,7 @@
 //! From the first byte to `connected`: statuses and their order, access tokens, subprotocols.
 
 use jsonwebtoken::Algorithm;
+use oncewire::config::HubOverrides;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -263,8 +264,7 @@ async fn hubs_do_not_see_each_other() {
 #[tokio::test]
 async fn anonymous_clients_are_let_in_only_where_the_hub_allows_them() {
     let gateway = Gateway::with(|config| {
-        let mut overrides = oncewire::config::HubOverrides::default();
-        overrides.anonymous = true;
+        let overrides = HubOverrides { anonymous: true, ..HubOverrides::default() };
         config.hubs.insert("open".into(), overrides);
     })
     .await;

@@ -1,15 +1,17 @@
 //! What all scenarios share.
 
+mod connector;
 mod driver;
 mod gateway;
 mod held_store;
 mod socket;
 mod token;
 
+pub use connector::Connector;
 pub use driver::Driver;
 pub use gateway::Gateway;
 pub use held_store::{Failure, HeldStore};
-pub use socket::{Connector, Event, Identity, Socket};
+pub use socket::{Event, Identity, Socket};
 pub use token::{Token, now_unix_seconds};
 
 use std::future::Future;

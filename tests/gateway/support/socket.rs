@@ -1,23 +1,19 @@
 //! A WebSocket under the scenario's control: what is said, what is heard, and how it ends.
 
 use std::future::poll_fn;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
 use serde_json::Value;
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::TcpStream;
 use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::error::Error;
-use tokio_tungstenite::tungstenite::http::{HeaderValue, Request, Response};
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::{Bytes, Message};
-use url::form_urlencoded;
 
-use super::{HUB, Token, leave, soon};
+use super::{leave, soon};
 
 /// Which session a socket belongs to, and the proof of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,170 +22,6 @@ pub struct Identity {
     pub connection_id: String,
     /// Its reconnection token.
     pub reconnection_token: String,
-}
-
-/// A handshake that was answered by a status.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Refused(pub u16);
-
-/// A handshake in the making.
-#[derive(Clone)]
-pub struct Connector {
-    address: SocketAddr,
-    host: String,
-    path: String,
-    hub: String,
-    query: Vec<(String, String)>,
-    headers: Vec<(&'static str, String)>,
-    receive_buffer_bytes: Option<u32>,
-}
-
-impl Connector {
-    /// To the usual hub, with neither token nor offer.
-    pub fn new(address: SocketAddr) -> Self {
-        Self {
-            address,
-            host: address.to_string(),
-            path: format!("/client/hubs/{HUB}"),
-            hub: HUB.to_owned(),
-            query: Vec::new(),
-            headers: Vec::new(),
-            receive_buffer_bytes: None,
-        }
-    }
-
-    /// Another hub, named in the path.
-    pub fn hub(mut self, hub: &str) -> Self {
-        self.path = format!("/client/hubs/{hub}");
-        self.hub = hub.to_owned();
-        self
-    }
-
-    /// Another path, query and all; tokens are still made for the hub.
-    pub fn path(mut self, path: &str) -> Self {
-        self.path = path.to_owned();
-        self
-    }
-
-    /// Another `Host` than the address.
-    pub fn host(mut self, host: &str) -> Self {
-        self.host = host.to_owned();
-        self
-    }
-
-    /// A query parameter.
-    pub fn query(mut self, name: &str, value: &str) -> Self {
-        self.query.push((name.to_owned(), value.to_owned()));
-        self
-    }
-
-    /// A header.
-    pub fn header(mut self, name: &'static str, value: &str) -> Self {
-        self.headers.push((name, value.to_owned()));
-        self
-    }
-
-    /// The access token, in the query.
-    pub fn token(self, token: &Token) -> Self {
-        let signed = self.signed(token);
-        self.query("access_token", &signed)
-    }
-
-    /// The access token, in the header.
-    pub fn bearer(self, token: &Token) -> Self {
-        let signed = self.signed(token);
-        self.header("Authorization", &format!("Bearer {signed}"))
-    }
-
-    /// The session to recover.
-    pub fn recover(self, identity: &Identity) -> Self {
-        self.query("awps_connection_id", &identity.connection_id)
-            .query("awps_reconnection_token", &identity.reconnection_token)
-    }
-
-    /// The subprotocols to offer.
-    pub fn offer(self, names: &str) -> Self {
-        self.header("Sec-WebSocket-Protocol", names)
-    }
-
-    /// How much the kernel takes in for a client that does not read.
-    pub fn receive_buffer_bytes(mut self, bytes: u32) -> Self {
-        self.receive_buffer_bytes = Some(bytes);
-        self
-    }
-
-    fn signed(&self, token: &Token) -> String {
-        token.sign(&format!("http://{}/client/hubs/{}", self.host, self.hub))
-    }
-
-    /// Shakes hands.
-    pub async fn open(self) -> Result<Socket, Refused> {
-        self.answered().await.map(|(socket, _)| socket)
-    }
-
-    /// Shakes hands and tells which subprotocol was selected.
-    pub async fn selected(self) -> Result<(Socket, Option<String>), Refused> {
-        let (socket, response) = self.answered().await?;
-        let name = response.headers().get("Sec-WebSocket-Protocol");
-        Ok((socket, name.map(|name| name.to_str().unwrap().to_owned())))
-    }
-
-    /// Shakes hands and expects a status instead of an upgrade.
-    pub async fn status(self) -> u16 {
-        match self.open().await {
-            Ok(_) => 101,
-            Err(Refused(status)) => status,
-        }
-    }
-
-    /// Dials another address than the URL names, such as a proxy's.
-    pub fn through(mut self, address: SocketAddr) -> Self {
-        self.address = address;
-        self
-    }
-
-    /// Shakes hands; `None` when that does not succeed, whatever the reason.
-    pub async fn stream(self) -> Option<WebSocketStream<TcpStream>> {
-        let request = self.request();
-        let tcp = self.dial().await.ok()?;
-        tokio_tungstenite::client_async(request, tcp).await.ok().map(|(stream, _)| stream)
-    }
-
-    async fn answered(self) -> Result<(Socket, Response<Option<Vec<u8>>>), Refused> {
-        let request = self.request();
-        let tcp = soon(self.dial()).await.unwrap();
-        match soon(tokio_tungstenite::client_async(request, tcp)).await {
-            Ok((stream, response)) => Ok((Socket::new(stream), response)),
-            Err(Error::Http(response)) => Err(Refused(response.status().as_u16())),
-            Err(other) => panic!("the handshake failed: {other}"),
-        }
-    }
-
-    async fn dial(&self) -> std::io::Result<TcpStream> {
-        let socket = TcpSocket::new_v4()?;
-        if let Some(bytes) = self.receive_buffer_bytes {
-            socket.set_recv_buffer_size(bytes)?;
-        }
-        let stream = socket.connect(self.address).await?;
-        stream.set_nodelay(true)?;
-        Ok(stream)
-    }
-
-    fn request(&self) -> Request<()> {
-        let query: String =
-            form_urlencoded::Serializer::new(String::new()).extend_pairs(&self.query).finish();
-        let separator = match (query.is_empty(), self.path.contains('?')) {
-            (true, _) => "",
-            (false, true) => "&",
-            (false, false) => "?",
-        };
-        let target = format!("ws://{}{}{separator}{query}", self.host, self.path);
-        let mut request = target.into_client_request().unwrap();
-        for (name, value) in &self.headers {
-            request.headers_mut().append(*name, HeaderValue::from_str(value).unwrap());
-        }
-        request
-    }
 }
 
 /// What a socket hears.
@@ -211,6 +43,7 @@ pub struct Socket {
     identity: Option<Identity>,
     user_id: Option<String>,
     pings: usize,
+    pongs: usize,
     settled: u64,
 }
 
@@ -218,8 +51,8 @@ impl Socket {
     /// Ack ids from here on are used by [`Socket::settle`].
     const SETTLING_ACK_IDS: u64 = 1 << 60;
 
-    fn new(stream: WebSocketStream<TcpStream>) -> Self {
-        Self { stream, identity: None, user_id: None, pings: 0, settled: Self::SETTLING_ACK_IDS }
+    pub(super) fn new(stream: WebSocketStream<TcpStream>) -> Self {
+        Self { stream, identity: None, user_id: None, pings: 0, pongs: 0, settled: Self::SETTLING_ACK_IDS }
     }
 
     /// Reads the `connected` message of a new session.
@@ -247,6 +80,11 @@ impl Socket {
     /// WebSocket pings that have come so far.
     pub fn pings(&self) -> usize {
         self.pings
+    }
+
+    /// WebSocket pongs that have come so far.
+    pub fn pongs(&self) -> usize {
+        self.pongs
     }
 
     /// Sends a JSON message.
@@ -298,7 +136,8 @@ impl Socket {
                         });
                     }
                     Some(Ok(Message::Ping(_))) => self.pings += 1,
-                    Some(Ok(Message::Pong(_) | Message::Frame(_))) => {}
+                    Some(Ok(Message::Pong(_))) => self.pongs += 1,
+                    Some(Ok(Message::Frame(_))) => {}
                     Some(Err(_)) | None => return Event::Dropped,
                 }
             }
