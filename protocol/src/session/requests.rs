@@ -188,3 +188,7 @@ fn append_failed() -> AckError {
 
 /// Slots that an empty queue keeps, so that a session with little traffic does not allocate for each request.
 const KEPT_CAPACITY: usize = 16;
+
+#[cfg(test)]
+#[path = "requests_tests.rs"]
+mod tests;
