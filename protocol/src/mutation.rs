@@ -1,11 +1,83 @@
-//! Deliberate faults of the core, switched on at run time in the one build that the simulator uses. The checker has to
-//! catch each of them; without the feature `mutations` none of this is compiled in.
+//! Deliberate faults of the core, switched on at run time in the one build that the simulation uses, where the checker
+//! has to catch each of them. Without the feature `mutations` none of them can be switched on, and nothing is left of
+//! the places that ask.
 
-/// A deliberate fault.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mutation {
-    /// Placeholder
+macro_rules! mutations {
+    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+        /// A deliberate fault, with the rule that it breaks.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Mutation { $($(#[doc = $doc])+ $name),+ }
+
+        impl Mutation {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$name),+];
+        }
+    };
+}
+
+mutations! {
+    /// R1: after a boot the unacknowledged messages have their predecessors' ids.
+    IdsReboundAtBoot,
+    /// R2: a sequence id is given twice.
+    SequenceIdGivenTwice,
+    /// R2: after a boot the ids start from 1.
+    IdsRestartAtBoot,
+    /// R3: a request is acknowledged before its record is in the log.
     AckBeforeAppend,
+    /// R4: an ack id under which a request failed counts as executed.
+    FailedAckIdRemembered,
+    /// R4: another request under a known ack id is answered as a duplicate.
+    MismatchAsDuplicate,
+    /// R4: nothing is looked up in the ack window.
+    WindowNotConsulted,
+    /// R5: a full outbox drops its oldest message.
+    OverflowDropsOldest,
+    /// R6: what an old socket says counts.
+    OldSocketCounts,
+    /// R6: requests of an old socket are never taken off the count of pending ones.
+    StaleRequestsCounted,
+    /// R7: the next batch is appended while one is not settled.
+    AppendWhileUnsettled,
+    /// R7: a repeated ack id within a batch counts as a duplicate although its original failed.
+    RepeatTakenForDuplicate,
+    /// R7: answers come in reverse order.
+    AcksOutOfOrder,
+    /// R7: the ack window is lost with the socket.
+    WindowLostAtAttach,
+    /// R8: the second copy of a record takes effect.
+    TwinApplied,
+    /// R8: the second copy of a record takes effect when it comes late.
+    LateTwinApplied,
+    /// R8: an append in doubt counts as failed.
+    DoubtTakenForFailure,
+    /// R8: an append in doubt counts as failed once a retry was refused.
+    DoubtForgottenAtRetry,
+    /// R10: a resume is refused for good while the hub boots.
+    RefusedWhileBooting,
+    /// R10: a session expires although a socket is attached.
+    ExpiresWhileAttached,
+    /// R11: some messages are not delivered.
+    DeliverySkipped,
+    /// R11: leaving a group has no effect.
+    LeaveIgnored,
+    /// R11: `noEcho` has no effect.
+    NoEchoIgnored,
+    /// What a session's client has not acknowledged is lost with the socket.
+    OutboxLostAtDetach,
+    /// Transmission goes on where the last socket was.
+    NoRewindAtAttach,
+    /// A sequence ack frees one message too many.
+    SequenceAckFreesOneMore,
+    /// A publisher's ack overtakes its own message.
+    AckBeforeOwnMessage,
+    /// After a partial write a frame is left out.
+    RewindForgetsFrame,
+    /// After a partial write a frame is written again.
+    RewindRepeatsFrame,
+    /// A delivery wakes no writer.
+    WriterNotWoken,
+    /// A failed append is not tried again before a clock that went back has caught up.
+    RetryWaitsForClock,
 }
 
 #[cfg(feature = "mutations")]
@@ -33,8 +105,9 @@ pub(crate) use switch::is_on;
 #[cfg(feature = "mutations")]
 pub use switch::switch_on;
 
-/// Whether a fault is on; never without the feature.
+/// Whether a fault is on: never, without the feature.
 #[cfg(not(feature = "mutations"))]
+#[inline(always)]
 pub(crate) const fn is_on(_: Mutation) -> bool {
     false
 }

@@ -9,6 +9,7 @@ use super::owner::Purpose;
 use super::timer::Timer;
 use super::{Attachment, Hub, Output, SessionHandle, SessionKey};
 use crate::log::{Body, Offset, Opened, Published, Record, Time};
+use crate::mutation::{Mutation, is_on};
 use crate::session::{Closing, Outcome, Session, SharedMessage};
 use crate::wire::{ConnectionId, Downstream, GroupName, Message, Sender};
 
@@ -30,7 +31,7 @@ impl Hub {
 
     /// Whether no copy of the record, and no other execution of its request, was applied before.
     fn is_new(&mut self, record: &Record) -> bool {
-        if !self.repeats.insert(&record.key.boot) {
+        if !self.repeats.insert(&record.key.boot) && !is_on(Mutation::TwinApplied) {
             return false;
         }
         let session = self.session_of(record);
@@ -55,7 +56,7 @@ impl Hub {
                 }
             }
             Body::Left { groups, .. } => {
-                if let Some(key) = session {
+                if let Some(key) = session.filter(|_| !is_on(Mutation::LeaveIgnored)) {
                     groups.iter().for_each(|group| self.remove_member(key, group));
                 }
             }
@@ -94,6 +95,8 @@ impl Hub {
         for key in keys {
             if self.sessions[key].subprotocol.is_reliable() {
                 self.sessions[key].outbox.lock().let_go_of_socket();
+                #[cfg(feature = "mutations")]
+                self.sessions[key].outbox.lock().mutate_at_boot();
                 self.wait_for_client(key, record.time);
             } else {
                 self.remove(key);
@@ -118,7 +121,7 @@ impl Hub {
     }
 
     fn fan_out(&mut self, time: Time, published: &Published, publisher: Option<SessionKey>) {
-        let left_out = publisher.filter(|_| published.no_echo);
+        let left_out = publisher.filter(|_| published.no_echo && !is_on(Mutation::NoEchoIgnored));
         let expires_at =
             (published.ttl_seconds > 0).then(|| time.plus_seconds(u64::from(published.ttl_seconds)));
         for group in &published.groups {
@@ -130,7 +133,8 @@ impl Hub {
             };
             let message = SharedMessage::new(message, expires_at, &self.budget);
             for (&key, outbox) in members {
-                if left_out == Some(key) {
+                let is_skipped = is_on(Mutation::DeliverySkipped) && message.payload_bytes() % 16 == 5;
+                if left_out == Some(key) || is_skipped {
                     continue;
                 }
                 let mut outbox = outbox.lock();
@@ -235,7 +239,10 @@ impl Hub {
     /// Attaches a new socket to a session and lets go of the old one.
     pub(super) fn attach(&mut self, key: SessionKey) -> Attachment {
         let session = &mut self.sessions[key];
-        if let Some(at) = session.expires_at.take() {
+        if is_on(Mutation::WindowLostAtAttach) {
+            session.window = crate::session::AckWindow::new(10_000);
+        }
+        if let Some(at) = session.expires_at.take().filter(|_| !is_on(Mutation::ExpiresWhileAttached)) {
             self.timers.cancel(at, Timer::Expire(key));
         }
         let epoch = session.outbox.lock().attach();

@@ -9,6 +9,7 @@ use super::{
     SessionHandle, SessionKey, SocketEnd,
 };
 use crate::log::{Body, Certainty, EndReason, Opened, Permission, Record, Time};
+use crate::mutation::{Mutation, is_on};
 use crate::session::{Closing, Outcome, Phase, Request};
 use crate::wire::{Close, ConnectionId, Encoding, GroupName, ReconnectionToken, Upstream};
 
@@ -63,6 +64,9 @@ impl Hub {
     /// A resume appends nothing: attaching is the owner's own business.
     pub(super) fn resume(&mut self, resuming: Resuming) {
         let Resuming { open, connection_id, subprotocol } = resuming;
+        if !self.is_live && is_on(Mutation::RefusedWhileBooting) {
+            return self.refuse(open, OpenError::Refused);
+        }
         if !self.is_live {
             return self.refuse(open, OpenError::Unavailable);
         }
@@ -95,7 +99,8 @@ impl Hub {
         if session.phase != Phase::Live || !session.is_attached_to(from.epoch) {
             // They were counted when they were read, and the session's next socket has the same count.
             let bytes = requests.iter().map(|request| request.bytes).sum();
-            return session.outbox.lock().settle_requests(requests.len(), bytes);
+            let settled = if is_on(Mutation::StaleRequestsCounted) { 0 } else { requests.len() };
+            return session.outbox.lock().settle_requests(settled, bytes);
         }
         for request in requests {
             // A raw client has no acks: the loss of its event is shown by closing.
@@ -180,7 +185,8 @@ impl Hub {
     /// Appends what the session has waiting, unless a batch of it is not settled yet (R7).
     fn append_next_batch(&mut self, now: Time, key: SessionKey) {
         let Some(session) = self.sessions.get_mut(key) else { return };
-        if session.requests.has_batch() || matches!(session.phase, Phase::Ending(_)) {
+        let must_wait = session.requests.has_batch() && !is_on(Mutation::AppendWhileUnsettled);
+        if must_wait || matches!(session.phase, Phase::Ending(_)) {
             return;
         }
         if session.requests.is_empty() {
@@ -278,13 +284,16 @@ impl Hub {
         if session.requests.batch_number() != number {
             return true;
         }
-        if !session.requests.has_certainly_failed(certainty) {
+        if !session.requests.has_certainly_failed(certainty) && !is_on(Mutation::DoubtTakenForFailure) {
             return false;
         }
-        let failed: Vec<_> = session.requests.unsettled().map(|record| record.key.boot).collect();
-        for boot_key in failed {
-            session.requests.note(&boot_key, Outcome::Failed);
-            self.proposer.settle(boot_key.counter);
+        let failed: Vec<_> = session.requests.unsettled().map(|record| record.key).collect();
+        for key in failed {
+            session.requests.note(&key.boot, Outcome::Failed);
+            self.proposer.settle(key.boot.counter);
+            if let Some(ack) = key.ack.filter(|_| is_on(Mutation::FailedAckIdRemembered)) {
+                session.window.insert(ack.ack_id, ack.fingerprint);
+            }
         }
         self.answer_settled(now, key);
         true

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::log::{BootId, BootKey};
+use crate::mutation::{Mutation, is_on};
 
 /// Applied counters for each boot and shard. What is remembered is bounded by the appends in flight: each key says
 /// below which counter nothing new can come.
@@ -21,7 +22,8 @@ impl Repeats {
     /// Notes a key; tells whether it is new.
     pub fn insert(&mut self, key: &BootKey) -> bool {
         let applied = self.proposers.entry((key.boot, key.shard)).or_default();
-        if key.counter < applied.settled_below || !applied.counters.insert(key.counter) {
+        let is_late = key.counter < applied.settled_below && !is_on(Mutation::LateTwinApplied);
+        if is_late || !applied.counters.insert(key.counter) {
             return false;
         }
         if key.settled_below > applied.settled_below {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::{AppendId, SessionKey};
 use crate::log::Time;
+use crate::mutation::{Mutation, is_on};
 
 /// What a timer is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,7 +29,7 @@ impl Timers {
     /// Takes note of the time. When the clock goes back, a session waits longer for its client, but a failed append is
     /// tried again after its usual pause, since clients wait for it.
     pub fn observe(&mut self, now: Time) {
-        if now < std::mem::replace(&mut self.now, now) {
+        if now < std::mem::replace(&mut self.now, now) && !is_on(Mutation::RetryWaitsForClock) {
             let latest = now.plus_ms(APPEND_RETRY_MS);
             let is_late = |(at, timer): &&(Time, Timer)| *at > latest && matches!(timer, Timer::Retry(_));
             for (at, timer) in self.set.iter().filter(is_late).copied().collect::<Vec<_>>() {

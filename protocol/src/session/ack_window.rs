@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::log::Fingerprint;
+use crate::mutation::{Mutation, is_on};
 use crate::wire::AckId;
 
 /// What the window knows of an ack id.
@@ -33,16 +34,16 @@ impl AckWindow {
 
     /// Compares a request with what was executed under its id.
     pub fn look_up(&self, ack_id: AckId, fingerprint: Fingerprint) -> Seen {
-        match self.fingerprints.get(&ack_id) {
+        match self.fingerprints.get(&ack_id).filter(|_| !is_on(Mutation::WindowNotConsulted)) {
             None => Seen::New,
-            Some(known) if *known == fingerprint => Seen::Duplicate,
+            Some(known) if *known == fingerprint || is_on(Mutation::MismatchAsDuplicate) => Seen::Duplicate,
             Some(_) => Seen::Mismatch,
         }
     }
 
     /// Whether anything was executed under the id.
     pub fn contains(&self, ack_id: AckId) -> bool {
-        self.fingerprints.contains_key(&ack_id)
+        self.fingerprints.contains_key(&ack_id) && !is_on(Mutation::WindowNotConsulted)
     }
 
     /// Remembers an executed request. An id that is known keeps its place and its fingerprint.

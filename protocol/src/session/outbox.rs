@@ -18,6 +18,7 @@ use parking_lot::Mutex;
 
 use super::{SequenceIds, SharedMessage};
 use crate::log::Time;
+use crate::mutation::{Mutation, is_on};
 use crate::wire::{Close, Downstream, Encoding, SequenceId, Subprotocol, encode_downstream};
 
 /// An outbox as shard and writer share it: the one lock, short, never held over I/O.
@@ -170,13 +171,17 @@ impl Outbox {
         }
         self.content_bytes += message.content_bytes();
         self.entries.push_back(Entry { id, message: Some(Arc::clone(message)) });
-        self.writer.take()
+        if is_on(Mutation::OverflowDropsOldest) && self.is_over_limits() {
+            self.drop_front();
+        }
+        self.writer.take_if(|_| !is_on(Mutation::WriterNotWoken))
     }
 
     /// Sends a reply to the attached socket, after everything delivered so far; without a socket it is lost.
     /// Returns a writer to wake.
     pub fn reply(&mut self, message: Downstream) -> Option<Waker> {
-        self.insert_reply(self.replies.len(), self.delivered, message)
+        let due = if is_on(Mutation::AckBeforeOwnMessage) { 0 } else { self.delivered };
+        self.insert_reply(self.replies.len(), due, message)
     }
 
     /// Whether more waits than the limits allow.
@@ -215,7 +220,10 @@ impl Outbox {
     /// Lets go of whatever socket is attached.
     pub fn let_go_of_socket(&mut self) {
         self.is_attached = false;
-        self.cursor = 0;
+        if is_on(Mutation::OutboxLostAtDetach) {
+            self.entries.clear();
+        }
+        self.cursor = if is_on(Mutation::NoRewindAtAttach) { self.cursor } else { 0 };
         self.replies = VecDeque::new();
         self.replies_sent = 0;
         self.reply_bytes = 0;
@@ -226,7 +234,7 @@ impl Outbox {
 
     /// Whether this socket is the attached one.
     pub fn is_current(&self, epoch: AttachEpoch) -> bool {
-        self.is_attached && self.epoch == epoch
+        self.is_attached && (self.epoch == epoch || is_on(Mutation::OldSocketCounts))
     }
 
     /// Closes the attached socket; an earlier order to close stands. Returns a writer to wake.
@@ -262,6 +270,7 @@ impl Outbox {
         if !self.subprotocol.is_reliable() {
             return;
         }
+        let id = id.saturating_add(u64::from(is_on(Mutation::SequenceAckFreesOneMore)));
         while let Some(front) = self.entries.front() {
             if front.id > id && front.message.is_some() {
                 break;
@@ -386,7 +395,20 @@ impl Outbox {
         });
         if let Some(position) = first {
             // The client may have acknowledged it meanwhile, on the strength of an earlier socket.
+            let position = position + u64::from(is_on(Mutation::RewindForgetsFrame));
+            let position = position.saturating_sub(u64::from(is_on(Mutation::RewindRepeatsFrame)));
             self.cursor = position.saturating_sub(self.base()) as usize;
+        }
+    }
+
+    #[cfg(feature = "mutations")]
+    pub(crate) fn mutate_at_boot(&mut self) {
+        if is_on(Mutation::IdsRestartAtBoot) {
+            self.ids = SequenceIds::default();
+        }
+        if is_on(Mutation::IdsReboundAtBoot) {
+            (1..self.entries.len()).rev().for_each(|at| self.entries[at].id = self.entries[at - 1].id);
+            self.drop_front();
         }
     }
 

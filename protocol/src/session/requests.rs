@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use super::{AckWindow, Seen};
 use crate::log::{AckKey, BootKey, Certainty, Record};
+use crate::mutation::{Mutation, is_on};
 use crate::wire::{AckError, AckId, Downstream, ErrorName, Upstream};
 
 /// One request and its size on the wire.
@@ -124,7 +125,7 @@ impl Requests {
     /// attempt may have happened, the definite failure of a later one says nothing about it.
     pub fn has_certainly_failed(&mut self, certainty: Certainty) -> bool {
         self.may_have_happened |= certainty == Certainty::Indefinite;
-        !self.may_have_happened
+        !self.may_have_happened || is_on(Mutation::DoubtForgottenAtRetry) && certainty == Certainty::Definite
     }
 
     /// Notes the outcome of one record; tells whether the batch was waiting for it.
@@ -142,20 +143,24 @@ impl Requests {
 
     /// Takes the next request whose turn has come and whose outcome is known.
     pub fn settle_next(&mut self, window: &AckWindow) -> Option<Settled> {
-        if let Some((Slot::Append { outcome: Outcome::Pending, .. }, _)) = self.batch.front() {
+        if let Some((Slot::Append { outcome: Outcome::Pending, .. }, _)) = self.batch.front()
+            && !is_on(Mutation::AckBeforeAppend)
+        {
             return None;
         }
-        let (slot, bytes) = self.batch.pop_front()?;
+        let is_reversed = is_on(Mutation::AcksOutOfOrder);
+        let (slot, bytes) = if is_reversed { self.batch.pop_back() } else { self.batch.pop_front() }?;
         let answer = match slot {
             Slot::Answer(answer) => answer,
             Slot::Append { record, outcome } => record.key.ack.map(|AckKey { ack_id, .. }| Downstream::Ack {
                 ack_id,
                 error: (outcome == Outcome::Failed).then(append_failed),
             }),
-            Slot::Repeat(AckKey { ack_id, fingerprint }) => Some(Downstream::Ack {
-                ack_id,
-                error: Some(known_ack_error(ack_id, window.look_up(ack_id, fingerprint))),
-            }),
+            Slot::Repeat(AckKey { ack_id, fingerprint }) => {
+                let seen = window.look_up(ack_id, fingerprint);
+                let seen = if is_on(Mutation::RepeatTakenForDuplicate) { Seen::Duplicate } else { seen };
+                Some(Downstream::Ack { ack_id, error: Some(known_ack_error(ack_id, seen)) })
+            }
         };
         if self.batch.is_empty() && self.batch.capacity() > KEPT_CAPACITY {
             self.batch = VecDeque::new();

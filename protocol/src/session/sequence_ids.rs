@@ -1,5 +1,6 @@
 //! Sequence ids as a pure function of what was delivered (R2).
 
+use crate::mutation::{Mutation, is_on};
 use crate::wire::SequenceId;
 
 /// How far the id moves at a jump. The official JavaScript client acknowledges at once when a single id lies more
@@ -23,7 +24,7 @@ impl SequenceIds {
     pub fn next(&mut self, payload_bytes: usize) -> SequenceId {
         if self.deliveries >= JUMP_DELIVERIES || self.payload_bytes >= JUMP_PAYLOAD_BYTES {
             *self = Self { last: self.last + JUMP, deliveries: 0, payload_bytes: 0 };
-        } else {
+        } else if !is_on(Mutation::SequenceIdGivenTwice) || self.deliveries != 20 {
             self.last += 1;
         }
         self.deliveries += 1;
