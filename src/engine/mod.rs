@@ -17,7 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use oncewire_protocol::hub::{
-    CommandError, CommandId, Hub, HubSettings, Input, OpenError, OpenId, Opening, Resuming, RuleChange, Shard,
+    Attachment, CommandError, CommandId, Hub, HubSettings, Input, OpenError, OpenId, Opening, Resuming,
+    RuleChange, Shard,
 };
 use oncewire_protocol::log::{BootId, LogEpoch, Permission};
 use oncewire_protocol::session::{MemoryBudget, OutboxLimits, RequestBounds};
@@ -210,8 +211,25 @@ impl HubHandle {
 async fn attach(shard: &mpsc::Sender<Command>, open: OpenId, input: Input) -> Result<Socket, OpenError> {
     let (reply, outcome) = oneshot::channel();
     shard.send(Command::Open(open, input, reply)).await.map_err(|_| OpenError::Unavailable)?;
-    let attachment = outcome.await.unwrap_or(Err(OpenError::Unavailable))?;
+    let mut waiting = Waiting { outcome, shard };
+    let attachment = (&mut waiting.outcome).await.unwrap_or(Err(OpenError::Unavailable))?;
     Ok(Socket::new(attachment, shard.clone()))
+}
+
+/// A caller that waits for its socket. One that stops waiting may have been answered already: that socket is lost,
+/// and its session must not stay attached to nobody.
+struct Waiting<'a> {
+    outcome: oneshot::Receiver<Result<Attachment, OpenError>>,
+    shard: &'a mpsc::Sender<Command>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.outcome.close();
+        if let Ok(Ok(attachment)) = self.outcome.try_recv() {
+            drop(Socket::new(attachment, self.shard.clone()));
+        }
+    }
 }
 
 #[cfg(test)]

@@ -410,3 +410,27 @@ async fn hubs_are_found_only_when_they_are_in_use() {
     let elsewhere = other.resume(ConnectionId::new("client"), Subprotocol::JsonReliable).await;
     assert_eq!(elsewhere.err(), Some(OpenError::Refused));
 }
+
+/// A caller may be gone (its handshake timed out, its connection broke) after it was answered and before it looked.
+#[tokio::test]
+async fn a_socket_that_nobody_came_for_is_lost() {
+    let world = World::new(1);
+    let hub = world.hub().await;
+    let id = ConnectionId::new("client");
+    let new = NewSession { subprotocol: Subprotocol::Json, ..session("client", &[]) };
+    let grant = || hub.grant(id.clone(), Permission::SendToGroup, group("room"));
+    let mut opening = Box::pin(hub.open(new));
+    assert!(opening.as_mut().now_or_never().is_none());
+    while grant().await == Err(CommandError::UnknownConnection) {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(grant().await, Ok(()), "the session is there, and nobody has taken its socket");
+    drop(opening);
+    let gone = async {
+        while grant().await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), gone).await.expect("the session stays attached to nobody");
+    assert_eq!(grant().await, Err(CommandError::UnknownConnection));
+}
