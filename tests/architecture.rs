@@ -73,6 +73,16 @@ fn collect(folder: &Path, files: &mut Vec<(String, String)>) {
     }
 }
 
+/// The part of a file that users run, by line: nothing of a test file, and of others what stands before their tests.
+fn shipped<'a>(file: &str, text: &'a str) -> impl Iterator<Item = (usize, &'a str)> {
+    let is_test_file = ["tests.rs", "conformance.rs", "testing.rs"].iter().any(|end| file.ends_with(end))
+        || file.contains("/tests/");
+    let tests_begin = text.find("#[cfg(test)]\nmod tests {");
+    let end = if is_test_file { 0 } else { tests_begin.unwrap_or(text.len()) };
+    let lines = text[..end].lines().enumerate().map(|(number, line)| (number + 1, line));
+    lines.filter(|(_, line)| !line.trim_start().starts_with("//"))
+}
+
 /// The room of a file below `src`: `src/edge/socket.rs` is in `edge`.
 fn room(file: &str, below: &str) -> String {
     let rest = file.strip_prefix(below).unwrap();
@@ -80,15 +90,12 @@ fn room(file: &str, below: &str) -> String {
 }
 
 /// Rooms that a file names after `crate::`.
-fn imported_rooms(text: &str) -> Vec<(usize, String)> {
+fn imported_rooms(file: &str, text: &str) -> Vec<(usize, String)> {
     let mut rooms = Vec::new();
-    for (number, line) in text.lines().enumerate() {
-        if line.trim_start().starts_with("//") {
-            continue;
-        }
+    for (number, line) in shipped(file, text) {
         for part in line.split("crate::").skip(1) {
             let room: String = part.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
-            rooms.push((number + 1, room));
+            rooms.push((number, room));
         }
     }
     rooms
@@ -105,7 +112,7 @@ fn check_imports(below: &str, allowed: &[(&str, &[&str])]) {
             wrong.push(format!("{file}: the room `{own}` is not on the map"));
             continue;
         };
-        for (line, imported) in imported_rooms(&text) {
+        for (line, imported) in imported_rooms(&file, &text) {
             let is_room = allowed.iter().any(|(name, _)| *name == imported);
             if is_room && imported != own && !may.contains(&imported.as_str()) {
                 wrong.push(format!("{file}:{line}: `{own}` imports `{imported}`"));
@@ -128,10 +135,14 @@ fn the_protocol_crate_keeps_its_wall() {
     let dependencies: Vec<&str> =
         manifest["dependencies"].as_table().unwrap().keys().map(String::as_str).collect();
     assert_eq!(dependencies, PROTOCOL_DEPENDENCIES);
-    let banned = ["std::net", "std::fs", "std::thread", "std::time::Instant", "SystemTime", "HashMap", "HashSet"];
+    let banned =
+        ["std::net", "std::fs", "std::thread", "std::time::Instant", "SystemTime", "HashMap", "HashSet"];
     for (file, text) in rust_files("protocol/src") {
-        for word in banned {
-            assert!(!text.contains(word), "{file} uses {word}: the core is deterministic and does no I/O");
+        for (number, line) in shipped(&file, &text) {
+            for word in banned {
+                let reason = "the core is deterministic and does no I/O";
+                assert!(!line.contains(word), "{file}:{number} uses {word}: {reason}");
+            }
         }
     }
 }
@@ -164,17 +175,14 @@ fn files_stay_short() {
 
 #[test]
 fn no_unwrap_and_no_leftovers_outside_tests() {
-    let banned = [".unwrap()", ".expect(", "panic!(", "todo!(", "unimplemented!(", "dbg!(", "TODO", "FIXME", "XXX"];
+    let banned =
+        [".unwrap()", ".expect(", "panic!(", "todo!(", "unimplemented!(", "dbg!(", "TODO", "FIXME", "XXX"];
     let mut wrong = Vec::new();
     for folder in ["src", "protocol/src"] {
         for (file, text) in rust_files(folder) {
-            if file.ends_with("tests.rs") || file.contains("/tests/") || file.ends_with("conformance.rs") {
-                continue;
-            }
-            let code = text.lines().take_while(|line| !line.trim_start().starts_with("#[cfg(test)]"));
-            for (number, line) in code.enumerate().filter(|(_, line)| !line.trim_start().starts_with("//")) {
+            for (number, line) in shipped(&file, &text) {
                 for word in banned.iter().filter(|word| line.contains(**word)) {
-                    wrong.push(format!("{file}:{}: {word}", number + 1));
+                    wrong.push(format!("{file}:{number}: {word}"));
                 }
             }
         }
