@@ -70,7 +70,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     }
 
     /// Runs until the socket has ended and the engine knows how.
-    // No `async fn`: that would reserve the reader's place twice in every socket's task.
+    #[expect(clippy::manual_async_fn, reason = "an async fn has room for its arguments twice, in each task")]
     pub(super) fn run(mut self) -> impl Future<Output = ()> {
         async move {
             let _guard = self.link.reader_guard();

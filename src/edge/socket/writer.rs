@@ -97,7 +97,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
     }
 
     /// Runs until the socket is closed. `place` is kept as long.
-    // No `async fn`: that would reserve the writer's place twice in every socket's task.
+    #[expect(clippy::manual_async_fn, reason = "an async fn has room for its arguments twice, in each task")]
     pub(super) fn run(mut self, place: Place) -> impl Future<Output = ()> {
         async move {
             let _place = place;
