@@ -11,16 +11,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt};
-use futures_util::stream::{BoxStream, FuturesUnordered, StreamExt};
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use oncewire_protocol::hub::{
     AppendId, Attachment, CommandError, CommandId, Hub, Input, OpenError, OpenId, Output, RuleChange,
 };
-use oncewire_protocol::log::{Certainty, Offset, Record};
+use oncewire_protocol::log::{Certainty, Offset};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
 use super::now;
-use crate::store::{Log, StoreError};
+use crate::store::{Log, StoreError, Tail};
 
 /// Inputs taken from the inbox in one turn, before writers are woken.
 const TURN_INPUTS_MAX: usize = 256;
@@ -32,7 +32,6 @@ pub(super) enum Command {
     ChangeRule(RuleChange, oneshot::Sender<Result<(), CommandError>>),
 }
 
-type TailPortion = Result<Vec<(Offset, Arc<Record>)>, StoreError>;
 /// Who was in an append, and how it ended.
 type AppendDone = (Vec<AppendId>, Result<Vec<Offset>, StoreError>);
 
@@ -40,7 +39,7 @@ type AppendDone = (Vec<AppendId>, Result<Vec<Offset>, StoreError>);
 pub(super) struct Driver {
     hub: Hub,
     log: Arc<dyn Log>,
-    tail: BoxStream<'static, TailPortion>,
+    tail: Tail,
     inbox: mpsc::Receiver<Command>,
     trimmer: Arc<Trimmer>,
     appends: FuturesUnordered<BoxFuture<'static, AppendDone>>,

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use futures_util::future::{BoxFuture, FutureExt};
-use futures_util::stream::BoxStream;
 use oncewire_protocol::hub::SocketEnd;
 use oncewire_protocol::log::{Body, Certainty, Offset, Record};
 use oncewire_protocol::session::{Progress, Request};
@@ -17,7 +16,7 @@ use oncewire_protocol::wire::{
 use tokio::sync::Semaphore;
 
 use super::*;
-use crate::store::{Bounds, Checkpoint, Log, MemoryStore, StoreErrorCause};
+use crate::store::{Bounds, Checkpoint, Log, MemoryStore, StoreErrorCause, Tail};
 
 /// A store whose appends wait for permits and fail as told.
 struct TestStore {
@@ -64,7 +63,7 @@ impl Log for TestLog {
         .boxed()
     }
 
-    fn tail(&self, from: Offset) -> BoxStream<'static, Result<Vec<(Offset, Arc<Record>)>, StoreError>> {
+    fn tail(&self, from: Offset) -> Tail {
         self.inner.tail(from)
     }
 

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use futures_util::stream::{BoxStream, StreamExt};
+use futures_util::stream::StreamExt;
 use oncewire_protocol::hub::Hub;
 use oncewire_protocol::log::{BootId, Offset, Record, Time};
 use oncewire_protocol::wire::HubName;
 
-use super::{Bounds, Checkpoint, Log, Store, StoreError, StoreErrorCause};
+use super::{Bounds, Checkpoint, Log, Store, StoreErrorCause, Tail};
 
 /// Runs the whole suite; `factory` makes an empty store.
 pub async fn run<F: Future<Output = Arc<dyn Store>>>(factory: impl Fn() -> F) {
@@ -25,8 +25,6 @@ pub async fn run<F: Future<Output = Arc<dyn Store>>>(factory: impl Fn() -> F) {
     hubs_have_logs_of_their_own(&*factory().await).await;
     the_same_hub_has_the_same_log_and_epoch(&*factory().await).await;
 }
-
-type Tail = BoxStream<'static, Result<Vec<(Offset, Arc<Record>)>, StoreError>>;
 
 async fn open(store: &dyn Store) -> Arc<dyn Log> {
     store.open(&HubName::new("chat").unwrap()).await.unwrap()

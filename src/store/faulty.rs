@@ -6,12 +6,11 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use futures_util::future::{BoxFuture, FutureExt, ready};
-use futures_util::stream::BoxStream;
 use oncewire_protocol::log::{Body, Certainty, LogEpoch, Offset, Record};
 use oncewire_protocol::wire::HubName;
 use parking_lot::Mutex;
 
-use super::{Bounds, Checkpoint, Log, Store, StoreError, StoreErrorCause};
+use super::{Bounds, Checkpoint, Log, Store, StoreError, StoreErrorCause, Tail};
 
 /// Which appends fail, counted over those that hold a client's publish, from 1: `definite:3,indefinite:7`. A
 /// definite one stores nothing; an indefinite one stores everything and fails all the same.
@@ -96,7 +95,7 @@ impl Log for FaultyLog {
         }
     }
 
-    fn tail(&self, from: Offset) -> BoxStream<'static, Result<Vec<(Offset, Arc<Record>)>, StoreError>> {
+    fn tail(&self, from: Offset) -> Tail {
         self.inner.tail(from)
     }
 

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use futures_util::future::{BoxFuture, FutureExt, ready};
-use futures_util::stream::{BoxStream, Stream, StreamExt};
+use futures_util::stream::{Stream, StreamExt};
 use oncewire_protocol::log::{Certainty, LogEpoch, Offset, Record};
 use oncewire_protocol::wire::HubName;
 use parking_lot::Mutex;
 
-use super::{Bounds, Checkpoint, Log, Store, StoreError, StoreErrorCause};
+use super::{Bounds, Checkpoint, Log, Portion, Store, StoreError, StoreErrorCause, Tail};
 
 /// Records that a tail hands out at once.
 const TAIL_PORTION_RECORDS: usize = 1024;
@@ -70,8 +70,8 @@ impl Log for MemoryLog {
         ready(Ok(offsets)).boxed()
     }
 
-    fn tail(&self, from: Offset) -> BoxStream<'static, Result<Vec<(Offset, Arc<Record>)>, StoreError>> {
-        Tail { state: Arc::clone(&self.state), next: from.0 }.boxed()
+    fn tail(&self, from: Offset) -> Tail {
+        MemoryTail { state: Arc::clone(&self.state), next: from.0 }.boxed()
     }
 
     fn bounds(&self) -> Bounds {
@@ -110,13 +110,13 @@ impl Log for MemoryLog {
     }
 }
 
-struct Tail {
+struct MemoryTail {
     state: Arc<Mutex<State>>,
     next: u64,
 }
 
-impl Stream for Tail {
-    type Item = Result<Vec<(Offset, Arc<Record>)>, StoreError>;
+impl Stream for MemoryTail {
+    type Item = Result<Portion, StoreError>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let shared = Arc::clone(&self.state);

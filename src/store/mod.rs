@@ -42,7 +42,7 @@ pub trait Log: Send + Sync + 'static {
     /// in portions of at least one. It fails when the offset has been trimmed.
     ///
     /// Records become visible here no later than their append returns.
-    fn tail(&self, from: Offset) -> BoxStream<'static, Result<Vec<(Offset, Arc<Record>)>, StoreError>>;
+    fn tail(&self, from: Offset) -> Tail;
 
     /// Where the log begins and ends.
     fn bounds(&self) -> Bounds;
@@ -66,6 +66,12 @@ pub trait Log: Send + Sync + 'static {
     /// The log's epoch: another one whenever history may have been lost (R12).
     fn epoch(&self) -> LogEpoch;
 }
+
+/// Records from a log, in portions of at least one.
+pub type Tail = BoxStream<'static, Result<Portion, StoreError>>;
+
+/// Records that follow one another in a log, each at its offset.
+pub type Portion = Vec<(Offset, Arc<Record>)>;
 
 /// Where a log begins and ends; equal for an empty one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

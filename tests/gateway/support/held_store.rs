@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::future::{BoxFuture, FutureExt};
-use futures_util::stream::BoxStream;
-use oncewire::store::{Bounds, Checkpoint, Log, MemoryStore, Store, StoreError, StoreErrorCause};
+use oncewire::store::{Bounds, Checkpoint, Log, MemoryStore, Store, StoreError, StoreErrorCause, Tail};
 use oncewire_protocol::log::{Body, Certainty, LogEpoch, Offset, Record};
 use oncewire_protocol::wire::HubName;
 use parking_lot::Mutex;
@@ -134,7 +133,7 @@ impl Log for HeldLog {
         .boxed()
     }
 
-    fn tail(&self, from: Offset) -> BoxStream<'static, Result<Vec<(Offset, Arc<Record>)>, StoreError>> {
+    fn tail(&self, from: Offset) -> Tail {
         self.log.tail(from)
     }
 
