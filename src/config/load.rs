@@ -91,10 +91,6 @@ impl Config {
             websocket_ping_seconds: Some(self.websocket_ping_seconds),
             ..HubOverrides::default()
         };
-        let mut numbers = hub_numbers("", &general);
-        for (hub, own) in &self.hubs {
-            numbers.extend(hub_numbers(&hub_prefix(hub), own));
-        }
         let whole = [
             ("websocket_message_bytes_max", self.websocket_message_bytes_max as u64, 1..=64 * MIB),
             ("websocket_read_buffer_bytes", self.websocket_read_buffer_bytes as u64, 64..=MIB),
@@ -105,13 +101,20 @@ impl Config {
             ("http_body_bytes_max", self.http_body_bytes_max as u64, 0..=64 * MIB),
             ("connections_max", self.connections_max.unwrap_or(1) as u64, 1..=10_000_000),
             ("message_memory_bytes_max", self.message_memory_bytes_max, 1..=1024 * GIB),
-            ("pending_requests_max", self.pending_requests_max as u64, 1..=1_000_000),
+            ("pending_requests_max", self.pending_requests_max as u64, 1..=10_000),
             ("pending_request_bytes_max", self.pending_request_bytes_max as u64, 1..=GIB),
             ("pending_reply_bytes_max", self.pending_reply_bytes_max as u64, 1..=64 * MIB),
             ("groups_per_session_max", self.groups_per_session_max as u64, 1..=1_000_000),
             ("hub_shards", u64::from(self.hub_shards), 1..=64),
         ];
-        numbers.extend(whole.map(|(key, value, range)| (key.to_owned(), value, range)));
+        let mut numbers: Vec<_> =
+            whole.into_iter().map(|(key, value, range)| (key.to_owned(), value, range)).collect();
+        // A request that waits behind its original must still find it remembered.
+        let ack_window_ids_min = self.pending_requests_max as u64;
+        numbers.extend(hub_numbers("", &general, ack_window_ids_min));
+        for (hub, own) in &self.hubs {
+            numbers.extend(hub_numbers(&hub_prefix(hub), own, ack_window_ids_min));
+        }
         numbers
     }
 }
@@ -145,13 +148,17 @@ fn hub_prefix(hub: &str) -> String {
     format!("hubs.{hub:?}.")
 }
 
-fn hub_numbers(prefix: &str, own: &HubOverrides) -> Vec<(String, u64, RangeInclusive<u64>)> {
+fn hub_numbers(
+    prefix: &str,
+    own: &HubOverrides,
+    ack_window_ids_min: u64,
+) -> Vec<(String, u64, RangeInclusive<u64>)> {
     let count = |value: Option<usize>| value.map(|value| value as u64);
     [
         ("session_retention_seconds", own.session_retention_seconds, 1..=604_800),
         ("outbox_messages_max", count(own.outbox_messages_max), 1..=1_000_000),
         ("outbox_bytes_max", count(own.outbox_bytes_max), 1..=GIB),
-        ("ack_window_ids", count(own.ack_window_ids), 1..=1_000_000),
+        ("ack_window_ids", count(own.ack_window_ids), ack_window_ids_min..=1_000_000),
         ("websocket_ping_seconds", own.websocket_ping_seconds, 1..=120),
     ]
     .into_iter()

@@ -72,8 +72,8 @@ pub struct Config {
     pub outbox_bytes_max: usize,
 
     /// How many of a session's executed ack ids are remembered, so that a repeated request is not executed again.
-    /// Default 10,000, 1 to 1,000,000; below 1,000, what Web PubSub keeps, it warns. May stand under
-    /// `[hubs."name"]`. Cost: at most some 24 bytes of memory each. Danger: a client with more requests under way
+    /// Default 10,000, from [`Config::pending_requests_max`] to 1,000,000; below 1,000, what Web PubSub keeps, it
+    /// warns. May stand under `[hubs."name"]`. Cost: at most some 24 bytes of memory each. Danger: a client with more requests under way
     /// than this can have one executed twice.
     pub ack_window_ids: usize,
 
@@ -118,7 +118,7 @@ pub struct Config {
     pub message_memory_bytes_max: u64,
 
     /// How many requests of one socket may wait for the log; then no more is read from it. Default 1,024,
-    /// 1 to 1,000,000. Cost: the requests are held in memory.
+    /// 1 to 10,000. Cost: the requests are held in memory.
     pub pending_requests_max: usize,
 
     /// How many bytes of such requests may wait; then no more is read from the socket. Default 4 MiB, 1 byte to 1 GiB.

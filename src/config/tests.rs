@@ -197,7 +197,7 @@ fn numbers_out_of_range_are_refused_by_key() {
         ("session_retention_seconds", 1, 604_800),
         ("outbox_messages_max", 1, 1_000_000),
         ("outbox_bytes_max", 1, 1 << 30),
-        ("ack_window_ids", 1, 1_000_000),
+        ("ack_window_ids", 1024, 1_000_000),
         ("websocket_ping_seconds", 1, 120),
         ("websocket_message_bytes_max", 1, 64 << 20),
         ("websocket_read_buffer_bytes", 64, 1 << 20),
@@ -207,7 +207,7 @@ fn numbers_out_of_range_are_refused_by_key() {
         ("request_timeout_seconds", 1, 300),
         ("connections_max", 1, 10_000_000),
         ("message_memory_bytes_max", 1, 1_u64 << 40),
-        ("pending_requests_max", 1, 1_000_000),
+        ("pending_requests_max", 1, 10_000),
         ("pending_request_bytes_max", 1, 1 << 30),
         ("pending_reply_bytes_max", 1, 64 << 20),
         ("groups_per_session_max", 1, 1_000_000),
@@ -223,6 +223,9 @@ fn numbers_out_of_range_are_refused_by_key() {
     }
     assert!(read("http_body_bytes_max = 0").is_ok());
     assert!(refusal("http_body_bytes_max = 67108865").starts_with("http_body_bytes_max"));
+    assert!(
+        refusal("pending_requests_max = 9\n[hubs.\"chat\"]\nack_window_ids = 8").contains("9 to 1000000")
+    );
     let message = refusal("[hubs.\"chat\"]\nwebsocket_ping_seconds = 121");
     assert!(message.starts_with("hubs.\"chat\".websocket_ping_seconds"), "{message}");
 }
@@ -237,10 +240,10 @@ fn doubtful_values_warn() {
     );
     assert_eq!(warnings("session_retention_seconds = 30"), []);
     assert_eq!(
-        warnings("ack_window_ids = 999"),
+        warnings("pending_requests_max = 999\nack_window_ids = 999"),
         [ConfigWarning::ShortAckWindow { key: key("ack_window_ids") }]
     );
-    assert_eq!(warnings("ack_window_ids = 1000"), []);
+    assert_eq!(warnings("pending_requests_max = 999\nack_window_ids = 1000"), []);
     for durability in ["sync", "os"] {
         let text = format!("[hubs.chat]\ndurability = \"{durability}\"");
         assert_eq!(
