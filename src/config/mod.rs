@@ -87,7 +87,7 @@ pub struct Config {
     pub websocket_message_bytes_max: usize,
 
     /// The first size of a socket's read buffer, in bytes. Default 1,024, 64 bytes to 1 MiB. It grows for larger
-    /// messages. Cost: this much memory for each idle socket; a smaller buffer costs busy ones more reads.
+    /// messages. Cost: this much memory for each idle socket; a smaller one costs busy sockets more copying.
     pub websocket_read_buffer_bytes: usize,
 
     /// How many connections may be on their way from accept to a finished request head or upgrade. Default 4,096,
