@@ -1,15 +1,15 @@
 //! Who acts in a world: honest clients and a malicious one. An actor sees its sockets and nothing of the gateway.
 
 use oncewire_protocol::client::ClientSettings;
-use oncewire_protocol::wire::Subprotocol;
+use oncewire_protocol::wire::{GroupName, Subprotocol};
 
 use crate::honest::Honest;
 use crate::malicious::Malicious;
 use crate::pipe::RawFrame;
 use crate::world::{Event, World};
 
-/// The groups of each hub; the same names in both, so that a message that crosses is seen.
-pub const GROUPS: [&str; 5] = ["g0", "g1", "g2", "g3", "g4"];
+/// How many groups each hub has. They have the same names in both, so that a message that crosses is seen.
+pub const GROUPS: usize = 5;
 
 /// See the module.
 pub enum Actor {
@@ -78,23 +78,32 @@ impl World {
                 } else {
                     ClientSettings::like_python()
                 };
-                if number == 0 && self.weather.has_unreliable {
-                    settings.subprotocol = Subprotocol::Json;
-                }
+                let is_reliable = number > 0 || !self.weather.has_unreliable;
+                settings.subprotocol = match (is_reliable, self.random.permille(300)) {
+                    (true, false) => Subprotocol::JsonReliable,
+                    (true, true) => Subprotocol::ProtobufReliable,
+                    (false, false) => Subprotocol::Json,
+                    (false, true) => Subprotocol::Protobuf,
+                };
                 let actor = self.actors.len();
-                let client = Honest::new(&mut self.random, actor, hub, settings);
+                let client = Honest::new(&mut self.random, &self.groups, actor, hub, settings);
                 self.actors.push(Some(Actor::Honest(Box::new(client))));
                 self.schedule_in((0, 300), Event::Act { actor });
             }
             if self.weather.has_malice {
                 let actor = self.actors.len();
-                self.actors.push(Some(Actor::Malicious(Box::new(Malicious::new(actor, hub)))));
+                self.actors.push(Some(Actor::Malicious(Box::new(Malicious::new(
+                    actor,
+                    hub,
+                    self.groups[0].clone(),
+                )))));
                 self.schedule_in((0, 500), Event::Act { actor });
             }
         }
     }
 
-    pub(crate) fn random_group(&mut self) -> String {
-        self.random.pick(&GROUPS).to_owned()
+    pub(crate) fn random_group(&mut self) -> GroupName {
+        let index = self.random.index(self.groups.len());
+        self.groups[index].clone()
     }
 }

@@ -72,6 +72,7 @@ paths! {
     Mismatch = "ack: payload mismatch",
     Forbidden = "ack: forbidden",
     NotStored = "ack: could not be stored",
+    NoRoom = "ack: too many groups",
     RepeatInRead = "ack id repeated within one read",
     SequenceJump = "jump of the sequence id",
     QuickAck = "quick sequence ack",

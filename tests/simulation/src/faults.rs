@@ -72,16 +72,20 @@ impl World {
         let Some(conn) = self.victim() else { return };
         self.note(path);
         let (up, down) = (self.random.below(300) as usize, self.random.below(300) as usize);
-        let arrives_late = self.random.permille(300);
+        let arrives_late = self.random.permille(450);
         if arrives_late {
             // What is under way to the gateway still arrives, after the client has gone on elsewhere.
-            self.stall_pipe(conn, true, (50, 3_000));
+            let longest_ms = self.random.pick(&[30, 100, 300, 3_000]);
+            self.stall_pipe(conn, true, (1, longest_ms));
             self.cut_down(conn, down);
         } else {
             self.sever(conn, up, down);
         }
         self.schedule_in(client_ms, Event::ClientNotices { conn });
-        self.schedule_in(if arrives_late { (3_000, 25_000) } else { gateway_ms }, Event::GatewayNotices { conn });
+        self.schedule_in(
+            if arrives_late { (3_000, 25_000) } else { gateway_ms },
+            Event::GatewayNotices { conn },
+        );
     }
 
     fn stall(&mut self, is_up: bool) {
@@ -100,7 +104,8 @@ impl World {
 
     fn second_upgrade(&mut self) {
         let resumes = self.conns.values().filter(|state| matches!(state.upgrade, Upgrade::Resume { .. }));
-        let resumes: Vec<(usize, Upgrade)> = resumes.map(|state| (state.hub, state.upgrade.clone())).collect();
+        let resumes: Vec<(usize, Upgrade)> =
+            resumes.map(|state| (state.hub, state.upgrade.clone())).collect();
         if resumes.is_empty() {
             return;
         }

@@ -125,10 +125,12 @@ impl World {
     fn finish(&mut self) {
         self.stage = Stage::Over;
         let lost = self.actors.iter().flatten().find_map(|actor| match actor {
-            Actor::Honest(client) if client.sessions_lost > 0 => Some(format!("client {:?}", client.conn())),
+            Actor::Honest(client) if client.sessions_lost > 0 && self.weather.has_room(client.hub) => {
+                Some(format!("client {:?}", client.conn()))
+            }
             _ => None,
         });
-        if let Some(client) = lost.filter(|_| self.weather.has_room()) {
+        if let Some(client) = lost {
             return self.fail(Failure::SessionLostAtRest(client));
         }
         let event = quiesced(self.recorder.at_ms(self.now_us));

@@ -1,7 +1,7 @@
 //! A client that keeps the protocol: the core's client half in the habits of an official client, an application that uses
 //! it, and the recorder that writes down what both see.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use oncewire_checker::{ClosedBy, Event as Seen};
@@ -14,7 +14,6 @@ use oncewire_protocol::wire::{
 };
 
 use crate::Failure;
-use crate::actor::GROUPS;
 use crate::coverage::Path;
 use crate::edge::session_name;
 use crate::heal::Stage;
@@ -24,17 +23,21 @@ use crate::random::Random;
 use crate::recorder::{acked, closed, dropped, message, opened, resumed};
 use crate::world::{Event, World};
 
+/// Groups of an access token at most: fewer than any hub allows.
+const TOKEN_GROUPS_MAX: usize = 3;
 /// Requests with an ack id that an application has pending at most.
 const PENDING_MAX: usize = 24;
 
 /// See the module.
 pub struct Honest {
     index: usize,
-    hub: usize,
+    /// The hub that it uses.
+    pub hub: usize,
     settings: ClientSettings,
     client: Client,
     roles: Vec<String>,
-    groups: Vec<String>,
+    /// Those of its access token.
+    groups: Vec<GroupName>,
     /// The client's newest socket.
     socket: Option<(SocketId, u64)>,
     is_open: bool,
@@ -47,6 +50,8 @@ pub struct Honest {
     largest: SequenceId,
     timer_us: Option<u64>,
     pending: BTreeMap<AckId, Upstream>,
+    /// Ack ids that went out in this session.
+    sent: BTreeSet<AckId>,
     /// Requests that failed and are asked for again.
     again: Vec<Upstream>,
     /// Sessions that were lost.
@@ -55,7 +60,13 @@ pub struct Honest {
 
 impl Honest {
     /// A client that has not started.
-    pub fn new(random: &mut Random, index: usize, hub: usize, settings: ClientSettings) -> Self {
+    pub fn new(
+        random: &mut Random,
+        groups: &[GroupName],
+        index: usize,
+        hub: usize,
+        settings: ClientSettings,
+    ) -> Self {
         let settings = ClientSettings {
             recovery_window_ms: random.pick(&[30_000, 5_000]),
             connect_retry_ms: random.pick(&[100, 400, 1_000]),
@@ -68,16 +79,17 @@ impl Honest {
             ..settings
         };
         let everything = ["webpubsub.joinLeaveGroup", "webpubsub.sendToGroup"];
-        let something = ["webpubsub.joinLeaveGroups.g*", "webpubsub.sendToGroup.g0", "webpubsub.sendToGroup.g1"];
+        let something =
+            ["webpubsub.joinLeaveGroups.g*", "webpubsub.sendToGroup.g0", "webpubsub.sendToGroup.g1"];
         let roles: &[&str] = if random.permille(800) { &everything } else { &something };
-        let groups = GROUPS.iter().filter(|_| random.permille(250));
+        let groups = groups.iter().filter(|_| random.permille(250));
         Self {
             index,
             hub,
             client: Client::new(settings.clone()),
             settings,
             roles: roles.iter().map(|role| (*role).to_owned()).collect(),
-            groups: groups.map(|group| (*group).to_owned()).collect(),
+            groups: groups.take(TOKEN_GROUPS_MAX).cloned().collect(),
             socket: None,
             is_open: false,
             session: None,
@@ -86,6 +98,7 @@ impl Honest {
             largest: 0,
             timer_us: None,
             pending: BTreeMap::new(),
+            sent: BTreeSet::new(),
             again: Vec::new(),
             sessions_lost: 0,
         }
@@ -120,6 +133,7 @@ impl Honest {
                 self.session = Some(name);
                 self.is_known = false;
                 self.largest = 0;
+                self.sent.clear();
                 event
             }
         };
@@ -156,7 +170,8 @@ impl Honest {
                     Some(ErrorName::Duplicate) => Path::Duplicate,
                     Some(ErrorName::PayloadMismatch) => Path::Mismatch,
                     Some(ErrorName::Forbidden) => Path::Forbidden,
-                    Some(ErrorName::InternalServerError | ErrorName::BadRequest) => Path::NotStored,
+                    Some(ErrorName::InternalServerError) => Path::NotStored,
+                    Some(ErrorName::BadRequest) => Path::NoRoom,
                 });
                 world.record(acked(&session, ack_id, error.as_ref()));
             }
@@ -219,7 +234,7 @@ impl Honest {
 
     /// Publishes to every group and waits for the answers.
     pub fn probe(&mut self, world: &mut World) {
-        for group in GROUPS {
+        for group in world.groups.clone() {
             let ack_id = Some(self.client.fresh_ack_id());
             let request = self.send_to(world, group, ack_id);
             self.ask(world, request);
@@ -235,21 +250,22 @@ impl Honest {
     fn publish(&mut self, world: &mut World) {
         let ack_id = self.ack_id(world);
         let group = world.random_group();
-        let request = self.send_to(world, &group, ack_id);
+        let request = self.send_to(world, group, ack_id);
         self.ask(world, request);
     }
 
-    fn send_to(&mut self, world: &mut World, group: &str, ack_id: Option<AckId>) -> Upstream {
+    fn send_to(&mut self, world: &mut World, group: GroupName, ack_id: Option<AckId>) -> Upstream {
         let padding = world.random.pick(&[0, 10, 10, 40, 40, 200, 1500]);
         let marker = world.fresh_marker();
         let is_storm = world.stage == Stage::Storm;
         let no_echo = is_storm && world.random.permille(200);
-        let ttl_seconds = if is_storm && world.random.permille(150) { world.random.within((1, 5)) as u16 } else { 0 };
+        let ttl_seconds =
+            if is_storm && world.random.permille(150) { world.random.within((1, 5)) as u16 } else { 0 };
         if no_echo {
             world.note(Path::NoEcho);
         }
         Upstream::SendToGroup {
-            group: name(group),
+            group,
             payload: payload(&mut world.random, &marker, padding),
             metadata: Metadata::default(),
             ack_id,
@@ -260,9 +276,12 @@ impl Honest {
 
     fn change_membership(&mut self, world: &mut World, is_join: bool) {
         let ack_id = self.ack_id(world);
-        let group = name(&world.random_group());
-        let request =
-            if is_join { Upstream::JoinGroup { group, ack_id } } else { Upstream::LeaveGroup { group, ack_id } };
+        let group = world.random_group();
+        let request = if is_join {
+            Upstream::JoinGroup { group, ack_id }
+        } else {
+            Upstream::LeaveGroup { group, ack_id }
+        };
         self.ask(world, request);
     }
 
@@ -309,6 +328,7 @@ impl Honest {
                     Some(recovery) => Upgrade::Resume {
                         connection_id: recovery.connection_id.to_string(),
                         token: recovery.reconnection_token,
+                        subprotocol: self.settings.subprotocol,
                     },
                     None => Upgrade::Open {
                         subprotocol: self.settings.subprotocol,
@@ -347,7 +367,10 @@ impl Honest {
             Output::Undecodable(error) => {
                 world.fail(Failure::Driver(format!("a client can't read a frame: {error}")));
             }
-            Output::Recovered | Output::RejoinFailed { .. } | Output::Disconnected { .. } | Output::Answer(_) => {}
+            Output::Recovered
+            | Output::RejoinFailed { .. }
+            | Output::Disconnected { .. }
+            | Output::Answer(_) => {}
         }
     }
 
@@ -356,11 +379,14 @@ impl Honest {
         let Some(session) = &self.session else { return };
         match decode_upstream(self.settings.subprotocol.encoding(), frame.kind, &frame.data) {
             Ok(message) => {
-                if let Upstream::SequenceAck { sequence_id } = message
-                    && self.settings.quick_ack
-                    && sequence_id > QUICK_ACK_JUMP
-                {
-                    world.note(Path::QuickAck);
+                match (&message, message.ack_id()) {
+                    (Upstream::SequenceAck { sequence_id }, _)
+                        if self.settings.quick_ack && *sequence_id > QUICK_ACK_JUMP =>
+                    {
+                        world.note(Path::QuickAck);
+                    }
+                    (_, Some(ack_id)) if !self.sent.insert(ack_id) => world.note(Path::RequestResent),
+                    _ => {}
                 }
                 let event = world.recorder.request(world.now_us, session, &message);
                 if let Some(event) = event {
@@ -369,7 +395,8 @@ impl Honest {
             }
             Err(error) => world.fail(Failure::Driver(format!("a client wrote what can't be read: {error}"))),
         }
-        world.client_writes(conn, &frame_bytes(Opcode::Text, &frame.data));
+        let opcode = if frame.kind == FrameKind::Text { Opcode::Text } else { Opcode::Binary };
+        world.client_writes(conn, &frame_bytes(opcode, &frame.data));
     }
 
     fn settled(&mut self, world: &mut World, ack_id: AckId, outcome: Outcome) {
@@ -394,7 +421,6 @@ impl Honest {
     }
 
     fn again(&mut self, world: &mut World, request: Upstream) {
-        world.note(Path::RequestResent);
         if self.again.is_empty() && world.stage != Stage::Storm {
             world.schedule_in((50, 200), Event::Act { actor: self.index });
         }
@@ -421,12 +447,12 @@ impl Honest {
             _ => ClosedBy::Client,
         };
         self.is_known = false;
+        let is_kept = self.settings.subprotocol.is_reliable() && world.weather.keeps_sessions(self.hub);
+        if by == ClosedBy::Server && is_kept {
+            world.fail(Failure::SessionRefused(session.clone()));
+        }
         world.record(closed(&session, self.last_code, by));
     }
-}
-
-pub(crate) fn name(group: &str) -> GroupName {
-    GroupName::new(group).unwrap_or_else(|_| GroupName::new("g0").unwrap_or_else(|_| unreachable!()))
 }
 
 /// A payload of a random kind by which the marker is known again.

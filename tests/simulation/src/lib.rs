@@ -16,14 +16,17 @@
 //! | `faults.rs` | faults strike |
 //! | `heal.rs` | the second half: settling |
 //! | `log.rs` | a log in a vector |
-//! | `process.rs` | the gateway's process: shards, appends, tail, timers |
-//! | `edge.rs` | the gateway's end of a socket |
+//! | `process.rs` | the gateway's process: shards, their inboxes and timers |
+//! | `appends.rs` | what becomes of appends, and the way back from the log |
+//! | `edge.rs`, `socket.rs` | the gateway's end of a socket: upgrade; reader and writer |
 //! | `network.rs`, `pipe.rs` | sockets, and the client's end of them |
 //! | `actor.rs`, `honest.rs`, `malicious.rs` | clients |
 //! | `recorder.rs` | the history for the checker |
-//! | `coverage.rs`, `trace.rs`, `random.rs` | counts, the trace and its hash, chance |
+//! | `coverage.rs`, `counts.rs`, `trace.rs`, `random.rs` | counts, the trace and its hash, chance |
 
 mod actor;
+mod appends;
+mod counts;
 mod coverage;
 mod edge;
 mod faults;
@@ -36,6 +39,7 @@ mod pipe;
 mod process;
 mod random;
 mod recorder;
+mod socket;
 mod trace;
 mod weather;
 mod world;
@@ -44,6 +48,7 @@ pub use coverage::{Coverage, Path};
 pub use trace::Trace;
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use oncewire_checker::{Statistics, Verdict, check};
 use oncewire_protocol::mutation::{self, Mutation};
@@ -77,10 +82,30 @@ pub enum Failure {
     Unsettled(String),
     /// A client lost its session in the healed world.
     SessionLostAtRest(String),
+    /// A client was told that its session is over, and nothing can have ended it.
+    SessionRefused(String),
+    /// Something panicked.
+    Panicked(String),
     /// A record could not be read back.
     Unreadable(String),
     /// Driver and core disagree about their contract.
     Driver(String),
+}
+
+impl Fault {
+    /// All of them.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let driver = [DriverMutation::LiveBeforeDurable, DriverMutation::EpochForgotten];
+        Mutation::ALL.iter().copied().map(Self::Core).chain(driver.map(Self::Driver))
+    }
+
+    /// Its name.
+    pub fn name(self) -> String {
+        match self {
+            Self::Core(mutation) => format!("{mutation:?}"),
+            Self::Driver(mutation) => format!("{mutation:?}"),
+        }
+    }
 }
 
 impl fmt::Display for Failure {
@@ -88,7 +113,9 @@ impl fmt::Display for Failure {
         match self {
             Self::Verdict(verdict) => write!(f, "{verdict}"),
             Self::Unsettled(what) => write!(f, "the healed world does not settle: {what}"),
+            Self::SessionRefused(session) => write!(f, "{session} was ended for no reason"),
             Self::SessionLostAtRest(who) => write!(f, "the healed world lost a session: {who}"),
+            Self::Panicked(what) => write!(f, "panicked: {what}"),
             Self::Unreadable(what) => write!(f, "a record can't be read back: {what}"),
             Self::Driver(what) => write!(f, "driver and core disagree: {what}"),
         }
@@ -110,8 +137,23 @@ pub struct Outcome {
     pub failure: Option<Failure>,
 }
 
-/// Runs one world.
+/// Runs one world. A panic in it is a failure like others.
 pub fn run(seed: u64, fault: Option<Fault>, trace: Trace) -> Outcome {
+    catch_unwind(AssertUnwindSafe(|| run_to_the_end(seed, fault, trace))).unwrap_or_else(|panic| {
+        mutation::switch_on(None);
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        Outcome {
+            seed,
+            trace_hash: 0,
+            coverage: Coverage::default(),
+            statistics: Statistics::default(),
+            failure: Some(Failure::Panicked(text.unwrap_or_default())),
+        }
+    })
+}
+
+fn run_to_the_end(seed: u64, fault: Option<Fault>, trace: Trace) -> Outcome {
     let (core, driver) = match fault {
         Some(Fault::Core(mutation)) => (Some(mutation), None),
         Some(Fault::Driver(mutation)) => (None, Some(mutation)),
@@ -129,8 +171,9 @@ pub fn run(seed: u64, fault: Option<Fault>, trace: Trace) -> Outcome {
 }
 
 /// The command that repeats a world.
-pub fn repeat_command(seed: u64) -> String {
-    format!("cargo run --release -p oncewire-simulation -- --seed {seed}")
+pub fn repeat_command(seed: u64, fault: Option<Fault>) -> String {
+    let mutation = fault.map_or(String::new(), |fault| format!(" --mutation {}", fault.name()));
+    format!("cargo run --release -p oncewire-simulation -- --seed {seed}{mutation}")
 }
 
 #[cfg(test)]
@@ -141,7 +184,7 @@ mod tests {
     fn a_seed_makes_the_same_world_twice() {
         for seed in 0..12 {
             let [first, second] = [(); 2].map(|()| run(seed, None, Trace::default()));
-            assert_eq!(first.trace_hash, second.trace_hash, "{}", repeat_command(seed));
+            assert_eq!(first.trace_hash, second.trace_hash, "{}", repeat_command(seed, None));
             assert_eq!(first.coverage, second.coverage);
         }
     }

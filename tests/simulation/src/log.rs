@@ -44,8 +44,8 @@ impl Fate {
 /// An append on its way.
 #[derive(Debug)]
 pub struct Append {
-    /// Who asked.
-    pub by: Appender,
+    /// Who asked; several when a turn's appends go together.
+    pub by: Vec<Appender>,
     /// What for.
     pub records: Vec<Arc<Record>>,
     /// What becomes of it.

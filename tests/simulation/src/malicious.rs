@@ -4,15 +4,15 @@
 use bytes::Bytes;
 use oncewire_checker::{ClosedBy, Event as Seen};
 use oncewire_protocol::wire::{
-    AckId, CloseCode, Downstream, Encoding, ErrorName, EventName, FrameKind, Metadata, Opcode, Received,
-    ReconnectionToken, SequenceId, Subprotocol, Upstream, decode_downstream, encode_upstream,
+    AckId, CloseCode, Downstream, Encoding, ErrorName, EventName, FrameKind, GroupName, Metadata, Opcode,
+    Received, ReconnectionToken, SequenceId, Subprotocol, Upstream, decode_downstream, encode_upstream,
 };
 
 use crate::Failure;
 use crate::coverage::Path;
 use crate::edge::session_name;
 use crate::heal::Stage;
-use crate::honest::{name, payload};
+use crate::honest::payload;
 use crate::network::Upgrade;
 use crate::pipe::{RawFrame, frame_bytes};
 use crate::recorder::{acked, closed, dropped, message, opened, resumed};
@@ -25,6 +25,8 @@ const REMEMBERED_MAX: usize = 30;
 pub struct Malicious {
     index: usize,
     hub: usize,
+    /// The group of its access token.
+    group: GroupName,
     /// The session that it holds.
     session: Option<String>,
     token: Option<ReconnectionToken>,
@@ -44,10 +46,11 @@ pub struct Malicious {
 
 impl Malicious {
     /// A client that has not started.
-    pub fn new(index: usize, hub: usize) -> Self {
+    pub fn new(index: usize, hub: usize, group: GroupName) -> Self {
         Self {
             index,
             hub,
+            group,
             session: None,
             token: None,
             conn: None,
@@ -73,7 +76,13 @@ impl Malicious {
             Some(session) => resumed(session),
             None => {
                 let session = session_name(world.hubs[self.hub].name, conn);
-                let event = opened(&session, world.hubs[self.hub].name, true, &groups(), false);
+                let event = opened(
+                    &session,
+                    world.hubs[self.hub].name,
+                    true,
+                    std::slice::from_ref(&self.group),
+                    false,
+                );
                 self.session = Some(session);
                 self.token = None;
                 self.largest = 0;
@@ -135,7 +144,9 @@ impl Malicious {
                     world.record(Seen::Delivered(message(&session, &body, sequence_id)));
                 }
             }
-            Ok(Received::Control(Downstream::Connected { reconnection_token, .. })) => self.token = reconnection_token,
+            Ok(Received::Control(Downstream::Connected { reconnection_token, .. })) => {
+                self.token = reconnection_token
+            }
             Ok(Received::Control(Downstream::Ack { ack_id, error })) => {
                 match error.as_ref().map(|error| error.name) {
                     Some(ErrorName::Duplicate) => world.note(Path::Duplicate),
@@ -149,7 +160,9 @@ impl Malicious {
                 }
             }
             Ok(_) => {}
-            Err(error) => world.fail(Failure::Driver(format!("the malicious client can't read a frame: {error}"))),
+            Err(error) => {
+                world.fail(Failure::Driver(format!("the malicious client can't read a frame: {error}")))
+            }
         }
     }
 
@@ -181,7 +194,8 @@ impl Malicious {
             86..91 => self.write_to_stale(world),
             91..94 => self.ask_for_what_is_not_offered(world, conn),
             94..96 => {
-                let garbage: &[u8] = world.random.pick(&[b"{", b"{\"type\":\"nothing\"}", b"\xff\xfe", b"[]", b""]);
+                let garbage: &[u8] =
+                    world.random.pick(&[b"{", b"{\"type\":\"nothing\"}", b"\xff\xfe", b"[]", b""]);
                 world.client_writes(conn, &frame_bytes(Opcode::Text, garbage));
             }
             96..97 => world.client_writes(conn, &frame_bytes(Opcode::Binary, b"{\"type\":\"ping\"}")),
@@ -211,22 +225,23 @@ impl Malicious {
 
     fn connect(&mut self, world: &mut World) {
         let upgrade = match (&self.session, &self.token) {
-            (Some(session), Some(token)) => Upgrade::Resume { connection_id: session.clone(), token: token.clone() },
+            (Some(session), Some(token)) => resume(session.clone(), token.clone()),
             _ if !self.over.is_empty() && world.random.permille(300) => {
                 self.is_test = true;
                 let (connection_id, token) = self.over[world.random.index(self.over.len())].clone();
-                Upgrade::Resume { connection_id, token }
+                resume(connection_id, token)
             }
             _ if world.random.permille(150) => {
                 self.is_test = true;
                 self.steal(world)
             }
             _ => {
-                let roles = ["webpubsub.joinLeaveGroup", "webpubsub.sendToGroup.g0", "webpubsub.sendToGroup.g1"];
+                let roles =
+                    ["webpubsub.joinLeaveGroup", "webpubsub.sendToGroup.g0", "webpubsub.sendToGroup.g1"];
                 Upgrade::Open {
                     subprotocol: Subprotocol::JsonReliable,
                     roles: roles.iter().map(|role| (*role).to_owned()).collect(),
-                    groups: groups(),
+                    groups: vec![self.group.clone()],
                 }
             }
         };
@@ -241,16 +256,17 @@ impl Malicious {
             0 => "nobody".to_owned(),
             len => known[world.random.index(len)].to_string(),
         };
-        let token = self.over.first().map_or(ReconnectionToken("nothing".to_owned()), |(_, token)| token.clone());
-        Upgrade::Resume { connection_id: victim, token }
+        let token =
+            self.over.first().map_or(ReconnectionToken("nothing".to_owned()), |(_, token)| token.clone());
+        resume(victim, token)
     }
 
     fn fresh(&mut self, world: &mut World) -> Upstream {
         let ack_id = Some(self.next_ack_id);
         self.next_ack_id += world.random.within((1, 3));
         match world.random.below(5) {
-            0 => Upstream::JoinGroup { group: name(&world.random_group()), ack_id },
-            1 => Upstream::LeaveGroup { group: name(&world.random_group()), ack_id },
+            0 => Upstream::JoinGroup { group: world.random_group(), ack_id },
+            1 => Upstream::LeaveGroup { group: world.random_group(), ack_id },
             _ => self.publish(world, ack_id),
         }
     }
@@ -259,7 +275,7 @@ impl Malicious {
     fn publish(&self, world: &mut World, ack_id: Option<AckId>) -> Upstream {
         let marker = world.fresh_marker();
         Upstream::SendToGroup {
-            group: name(&world.random_group()),
+            group: world.random_group(),
             payload: payload(&mut world.random, &marker, 20),
             metadata: Metadata::default(),
             ack_id,
@@ -330,7 +346,7 @@ impl Malicious {
         }
         world.record(dropped(&session));
         self.is_open = false;
-        self.conn = Some(world.connect(self.index, self.hub, Upgrade::Resume { connection_id: session, token }));
+        self.conn = Some(world.connect(self.index, self.hub, resume(session, token)));
     }
 
     /// Writes to the socket that lost the session. The newer one is open, so none of it may count: nothing is recorded,
@@ -348,7 +364,7 @@ impl Malicious {
                 let ack_id = world.random.permille(500).then_some(UNRECORDED + 1);
                 let mut request = self.publish(world, ack_id);
                 if let Upstream::SendToGroup { group, .. } = &mut request {
-                    *group = name("g0");
+                    *group = self.group.clone();
                 }
                 write(world, stale, &request);
             }
@@ -365,9 +381,14 @@ impl Malicious {
             }
             1 => {
                 let invocation_id = "1".to_owned();
-                Upstream::Invoke { invocation_id, event, payload: Some(payload), metadata: Metadata::default() }
+                Upstream::Invoke {
+                    invocation_id,
+                    event,
+                    payload: Some(payload),
+                    metadata: Metadata::default(),
+                }
             }
-            _ => Upstream::GroupState { group: name("g0"), ack_id: Some(UNRECORDED + 3) },
+            _ => Upstream::GroupState { group: self.group.clone(), ack_id: Some(UNRECORDED + 3) },
         };
         write(world, conn, &request);
     }
@@ -376,8 +397,8 @@ impl Malicious {
 /// Ack ids from here on are not in the history.
 const UNRECORDED: AckId = 1 << 60;
 
-fn groups() -> Vec<String> {
-    vec!["g0".to_owned(), "g2".to_owned()]
+fn resume(connection_id: String, token: ReconnectionToken) -> Upgrade {
+    Upgrade::Resume { connection_id, token, subprotocol: Subprotocol::JsonReliable }
 }
 
 fn write(world: &mut World, conn: u64, message: &Upstream) {

@@ -1,7 +1,7 @@
 //! The network: sockets with two pipes each, the HTTP exchange before them, and the client's end of both.
 
 use bytes::BytesMut;
-use oncewire_protocol::wire::{Opcode, ReconnectionToken, Subprotocol};
+use oncewire_protocol::wire::{GroupName, Opcode, ReconnectionToken, Subprotocol};
 
 use crate::coverage::Path;
 use crate::edge::GatewayEnd;
@@ -18,7 +18,7 @@ pub enum Upgrade {
         /// From the access token.
         roles: Vec<String>,
         /// From the access token.
-        groups: Vec<String>,
+        groups: Vec<GroupName>,
     },
     /// An old one.
     Resume {
@@ -26,6 +26,8 @@ pub enum Upgrade {
         connection_id: String,
         /// The proof.
         token: ReconnectionToken,
+        /// What to speak.
+        subprotocol: Subprotocol,
     },
 }
 
@@ -79,7 +81,10 @@ impl Conn {
     pub fn is_quiet(&self) -> bool {
         let is_dead = self.up.is_dead() || self.down.is_dead();
         (self.client != ClientEnd::Open || !is_dead)
-            && self.up.is_empty() && self.down.is_empty() && self.backlog.is_empty() && self.gateway.is_quiet()
+            && self.up.is_empty()
+            && self.down.is_empty()
+            && self.backlog.is_empty()
+            && self.gateway.is_quiet()
     }
 }
 
@@ -103,7 +108,9 @@ impl World {
     fn add_conn(&mut self, actor: Option<usize>, hub: usize, upgrade: Upgrade) -> u64 {
         self.next_conn += 1;
         let conn = self.next_conn;
-        self.trace.line(self.now_us, || format!("socket {conn} of {actor:?} for hub {hub}: {}", describe(&upgrade)));
+        self.trace.line(self.now_us, || {
+            format!("socket {conn} of {actor:?} for hub {hub}: {}", describe(&upgrade))
+        });
         let pipe = |world: &mut Self| Pipe::new(world.random.within(world.weather.pipe_bytes) as usize);
         let state = Conn {
             actor,
@@ -143,7 +150,8 @@ impl World {
             self.schedule_in((100, 15_000), Event::GatewayNotices { conn });
             return;
         }
-        let delay_us = self.random.within((self.weather.latency_ms.0 * 1000, self.weather.latency_ms.1 * 1000));
+        let delay_us =
+            self.random.within((self.weather.latency_ms.0 * 1000, self.weather.latency_ms.1 * 1000));
         let at_us = self.now_us + delay_us;
         if let Some(state) = self.conns.get_mut(&conn) {
             state.down.stalled_until = state.down.stalled_until.max(at_us + 1);
@@ -237,7 +245,8 @@ impl World {
         pipe.is_arriving = false;
         if pipe.stalled_until <= self.now_us {
             let all = pipe.in_transit();
-            let bytes = if self.random.permille(500) { all } else { self.random.below(all as u64 + 1) as usize };
+            let bytes =
+                if self.random.permille(500) { all } else { self.random.below(all as u64 + 1) as usize };
             pipe.arrive(bytes);
         }
         if is_up {
@@ -256,7 +265,10 @@ impl World {
 
     fn client_reads(&mut self, conn: u64) {
         loop {
-            let Some(state) = self.conns.get_mut(&conn).filter(|state| state.client == ClientEnd::Open) else { return };
+            let Some(state) = self.conns.get_mut(&conn).filter(|state| state.client == ClientEnd::Open)
+            else {
+                return;
+            };
             let bytes = state.down.read(usize::MAX);
             state.partial.unsplit(bytes);
             let Some(frame) = take_frame(&mut state.partial) else { break };
@@ -277,13 +289,16 @@ impl World {
 
     fn client_takes(&mut self, actor: usize, conn: u64, frame: &RawFrame) {
         self.trace.bytes(&frame.payload);
-        self.trace.line(self.now_us, || format!("{actor} < {conn}: {}", String::from_utf8_lossy(&frame.payload)));
+        self.trace
+            .line(self.now_us, || format!("{actor} < {conn}: {}", String::from_utf8_lossy(&frame.payload)));
         self.with_actor(actor, |actor, world| actor.frame(world, conn, frame));
     }
 
     /// The client learns that its socket, or its attempt, is over.
     pub(crate) fn client_sees_end(&mut self, conn: u64, code: Option<u16>) {
-        let Some(state) = self.conns.get(&conn).filter(|state| state.client != ClientEnd::Gone) else { return };
+        let Some(state) = self.conns.get(&conn).filter(|state| state.client != ClientEnd::Gone) else {
+            return;
+        };
         let (actor, was_open) = (state.actor, state.client == ClientEnd::Open);
         self.client_leaves(conn);
         self.trace.line(self.now_us, || format!("{actor:?} sees the end of {conn}: {code:?}"));

@@ -57,7 +57,7 @@ mod tests {
         assert_eq!(draws, FIXED);
     }
 
-    const FIXED: [u64; 4] = [0; 4];
+    const FIXED: [u64; 4] = [764, 465, 5, 301];
 
     #[test]
     fn ranges_include_both_ends() {

@@ -5,7 +5,7 @@ use oncewire_checker::{
     SequenceAck, Socket,
 };
 use oncewire_protocol::wire::{
-    AckError, AckId, Message as WireMessage, Payload, Sender, SequenceId, Upstream,
+    AckError, AckId, GroupName, Message as WireMessage, Payload, Sender, SequenceId, Upstream,
 };
 
 use crate::trace::Trace;
@@ -77,12 +77,18 @@ impl Recorder {
     }
 }
 
-pub(crate) fn opened(connection: &str, hub: &str, reliable: bool, groups: &[String], sees_sockets: bool) -> Event {
+pub(crate) fn opened(
+    connection: &str,
+    hub: &str,
+    reliable: bool,
+    groups: &[GroupName],
+    sees_sockets: bool,
+) -> Event {
     Event::Opened(Opened {
         connection: connection.to_owned(),
         hub: hub.to_owned(),
         reliable,
-        groups: groups.to_vec(),
+        groups: groups.iter().map(ToString::to_string).collect(),
         observes_sockets: sees_sockets,
         unordered_callbacks: false,
     })

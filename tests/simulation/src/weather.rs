@@ -6,6 +6,13 @@ use oncewire_protocol::session::{OutboxLimits, RequestBounds};
 
 use crate::random::Random;
 
+/// More than a world ever needs.
+const MESSAGES_MAX: usize = 10_000;
+const BYTES_MAX: usize = 16 << 20;
+const BUDGET_BYTES: usize = 1 << 30;
+/// Longer than a storm.
+const RETENTION_SECONDS: usize = 60;
+
 /// A fault that comes again and again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
@@ -51,7 +58,7 @@ impl Fault {
         (Self::Crash, 5_000),
         (Self::HistoryLoss, 12_000),
         (Self::ShutDown, 9_000),
-        (Self::StoreOutage, 8_000),
+        (Self::StoreOutage, 5_000),
         (Self::ClockForward, 7_000),
         (Self::ClockBackward, 7_000),
         (Self::RuleChange, 1_500),
@@ -62,6 +69,8 @@ impl Fault {
 /// See the module. Times are in milliseconds, chances in a thousand.
 #[derive(Debug)]
 pub struct Weather {
+    /// Whether nothing goes wrong any more.
+    pub is_over: bool,
     /// Faults that are on, with their mean distance.
     pub faults: Vec<(Fault, u64)>,
     /// How long faults go on.
@@ -84,6 +93,8 @@ pub struct Weather {
     pub tail_ms: (u64, u64),
     /// How long an input waits for its shard.
     pub shard_ms: (u64, u64),
+    /// Whether all that a shard wants to append in one turn goes to the log in one call, and fails together.
+    pub appends_by_turn: bool,
     /// Appends that fail for certain.
     pub append_refused: u64,
     /// Appends that fail and may have happened.
@@ -116,9 +127,11 @@ impl Weather {
             }
         }
         let store_is_bad = random.permille(550);
-        let often = |random: &mut Random, is_on: bool, most: u64| if is_on { random.within((1, most)) } else { 0 };
-        let is_slow = random.permille(200);
+        let often =
+            |random: &mut Random, is_on: bool, most: u64| if is_on { random.within((1, most)) } else { 0 };
+        let is_slow = random.permille(400);
         Self {
+            is_over: false,
             faults,
             storm_ms: random.within((8_000, 25_000)),
             latency_ms: (1, random.pick(&[2, 10, 60])),
@@ -129,14 +142,15 @@ impl Weather {
             append_ms: (0, random.pick(&[1, 5, 40])),
             sync_ms: (0, if is_slow { 200 } else { 10 }),
             tail_ms: (0, random.pick(&[1, 10, 50])),
-            shard_ms: (0, random.pick(&[1, 2, 30])),
+            shard_ms: (0, random.pick(&[1, 2, 30, 150])),
+            appends_by_turn: random.permille(500),
             append_refused: often(random, store_is_bad, 120),
-            append_in_doubt: often(random, store_is_bad, 200),
+            append_in_doubt: often(random, store_is_bad, 350),
             append_late: random.pick(&[200, 600, 900]),
             pause_ms: (5, random.pick(&[100, 300, 800])),
-            shards: [random.pick(&[1, 2]), random.pick(&[1, 1, 2])],
+            shards: [random.pick(&[1, 2]), random.pick(&[1, 2, 2])],
             settings: [settings(random), settings(random)],
-            budget_bytes: random.pick(&[1 << 30, 1 << 30, 1 << 30, 20_000]),
+            budget_bytes: if random.permille(850) { BUDGET_BYTES } else { 20_000 },
             clients: random.within((2, 4)),
             has_malice: random.permille(500),
             has_unreliable: random.permille(350),
@@ -148,17 +162,21 @@ impl Weather {
         self.faults.iter().any(|(on, _)| *on == fault)
     }
 
-    /// Whether the gateway never has to end a session for want of room.
-    pub fn has_room(&self) -> bool {
-        let is_wide = |settings: &HubSettings| {
-            settings.outbox.messages_max >= 10_000 && settings.outbox.bytes_max >= 16 << 20
-        };
-        self.budget_bytes >= 1 << 30 && self.settings.iter().all(is_wide)
+    /// Whether a hub never has to end a session for want of room.
+    pub fn has_room(&self, hub: usize) -> bool {
+        let OutboxLimits { messages_max, bytes_max } = self.settings[hub].outbox;
+        self.budget_bytes == BUDGET_BYTES && messages_max == MESSAGES_MAX && bytes_max == BYTES_MAX
+    }
+
+    /// Whether a hub has no reason to end a session whose client keeps coming back.
+    pub fn keeps_sessions(&self, hub: usize) -> bool {
+        let is_patient = self.settings[hub].session_retention_seconds == RETENTION_SECONDS as u32;
+        self.has_room(hub) && is_patient && !self.has(Fault::ClockForward) && !self.has(Fault::HistoryLoss)
     }
 
     /// Ends everything that goes wrong.
     pub fn heal(&mut self) {
-        self.faults.clear();
+        self.is_over = true;
         self.latency_ms = (1, 5);
         self.partial_write = 0;
         self.answer_lost = 0;
@@ -167,19 +185,29 @@ impl Weather {
     }
 }
 
+/// Half of the hubs have room for everything and patience with everybody, so that whatever they lose is a fault.
 fn settings(random: &mut Random) -> HubSettings {
+    let is_generous = random.permille(500);
+    let draw = |random: &mut Random, small: &[usize], large| {
+        if is_generous || random.permille(500) { large } else { random.pick(small) }
+    };
     HubSettings {
         outbox: OutboxLimits {
-            messages_max: random.pick(&[10_000, 10_000, 10_000, 150, 40]),
-            bytes_max: random.pick(&[16 << 20, 16 << 20, 16 << 20, 8_000]),
+            messages_max: draw(random, &[150, 40], MESSAGES_MAX),
+            bytes_max: draw(random, &[8_000], BYTES_MAX),
         },
         requests: RequestBounds {
-            requests_max: random.pick(&[1024, 1024, 3, 1]),
+            requests_max: random.pick(&[1024, 3, 1]),
             request_bytes_max: random.pick(&[4 << 20, 4 << 20, 600]),
             reply_bytes_max: random.pick(&[65_536, 65_536, 400]),
         },
-        ack_window_ids: random.pick(&[10_000, 10_000, 128]),
-        session_retention_seconds: random.pick(&[60, 60, 8, 3]),
-        groups_per_session_max: 100,
+        ack_window_ids: ack_window_ids(random),
+        session_retention_seconds: draw(random, &[8, 3], RETENTION_SECONDS) as u32,
+        groups_per_session_max: random.pick(&[100, 100, 3]),
     }
+}
+
+/// Enough for the requests that a client has pending.
+pub fn ack_window_ids(random: &mut Random) -> u32 {
+    random.pick(&[10_000, 10_000, 128])
 }

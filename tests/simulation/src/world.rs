@@ -8,8 +8,9 @@ use std::task::{Wake, Waker};
 use oncewire_protocol::hub::{Attachment, OpenError};
 use oncewire_protocol::log::{Record, Time};
 use oncewire_protocol::session::MemoryBudget;
+use oncewire_protocol::wire::GroupName;
 
-use crate::actor::Actor;
+use crate::actor::{Actor, GROUPS};
 use crate::coverage::{Coverage, Path};
 use crate::heal::Stage;
 use crate::network::{Answer, Conn};
@@ -116,6 +117,8 @@ pub struct World {
     pub(crate) next_command: u64,
     pub(crate) conns: BTreeMap<u64, Conn>,
     pub(crate) next_conn: u64,
+    /// The groups of each hub.
+    pub(crate) groups: Vec<GroupName>,
     /// Empty places are those of actors at work.
     pub(crate) actors: Vec<Option<Actor>>,
     pub(crate) next_marker: u64,
@@ -151,6 +154,7 @@ impl World {
             next_command: 0,
             conns: BTreeMap::new(),
             next_conn: 0,
+            groups: (0..GROUPS).filter_map(|n| GroupName::new(&format!("g{n}")).ok()).collect(),
             actors: Vec::new(),
             next_marker: 0,
             stage: Stage::Storm,

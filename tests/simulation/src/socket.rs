@@ -1,0 +1,302 @@
+//! Reader and writer of an attached socket.
+
+use std::task::Waker;
+
+use bytes::BytesMut;
+use oncewire_protocol::hub::{Attachment, Input, SocketEnd};
+use oncewire_protocol::session::{Mark, Progress, Request};
+use oncewire_protocol::wire::{CloseCode, ConnectionId, FrameKind, Opcode, Subprotocol, decode_upstream};
+
+use crate::Failure;
+use crate::coverage::Path;
+use crate::edge::GatewayEnd;
+use crate::pipe::{close_code, take_frame};
+use crate::world::{Event, World};
+
+/// Transmissions that a writer makes before others have their turn.
+const TRANSMISSIONS_MAX: usize = 4;
+
+/// Reader and writer of a socket.
+pub struct Serving {
+    pub(crate) attachment: Attachment,
+    pub(crate) connection_id: ConnectionId,
+    shard: usize,
+    subprotocol: Subprotocol,
+    reader: Waker,
+    is_read_scheduled: bool,
+    /// The reader has seen the end, or a violation.
+    is_reader_done: bool,
+    /// Bytes of a frame that is not whole.
+    partial: BytesMut,
+    writer: Waker,
+    is_write_scheduled: bool,
+    write: Write,
+    is_idle: bool,
+}
+
+impl Serving {
+    /// A socket that has just been attached.
+    pub fn new(
+        attachment: Attachment,
+        connection_id: ConnectionId,
+        shard: usize,
+        subprotocol: Subprotocol,
+        reader: Waker,
+        writer: Waker,
+    ) -> Self {
+        Self {
+            attachment,
+            connection_id,
+            shard,
+            subprotocol,
+            reader,
+            is_read_scheduled: false,
+            is_reader_done: false,
+            partial: BytesMut::new(),
+            writer,
+            is_write_scheduled: false,
+            write: Write::default(),
+            is_idle: false,
+        }
+    }
+
+    /// Its session's shard.
+    pub fn shard(&self) -> usize {
+        self.shard
+    }
+
+    /// Whether there is nothing to write.
+    pub fn is_quiet(&self) -> bool {
+        self.is_idle && !self.is_write_scheduled
+    }
+
+    /// Whether a close frame may be written now.
+    pub fn is_between_frames(&self) -> bool {
+        self.write.is_between_frames()
+    }
+}
+
+/// A transmission that is being written.
+#[derive(Default)]
+struct Write {
+    bytes: BytesMut,
+    marks: Vec<Mark>,
+    /// How much of it has been written.
+    written: usize,
+}
+
+impl Write {
+    /// Index of the first frame of which nothing has been written.
+    fn first_untouched(&self) -> usize {
+        let mut start = 0;
+        self.marks
+            .iter()
+            .position(|mark| std::mem::replace(&mut start, mark.end) >= self.written)
+            .unwrap_or(self.marks.len())
+    }
+
+    /// Whether the last frame that was begun has been finished.
+    fn is_between_frames(&self) -> bool {
+        self.written == 0 || self.marks.iter().any(|mark| mark.end == self.written)
+    }
+}
+
+impl World {
+    pub(crate) fn serving(&mut self, conn: u64) -> Option<&mut Serving> {
+        match &mut self.conns.get_mut(&conn)?.gateway {
+            GatewayEnd::Serving(serving) => Some(serving),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn schedule_read(&mut self, conn: u64) {
+        if let Some(serving) = self.serving(conn)
+            && !std::mem::replace(&mut serving.is_read_scheduled, true)
+        {
+            self.schedule_in((0, 1), Event::Read { conn });
+        }
+    }
+
+    pub(crate) fn schedule_write(&mut self, conn: u64) {
+        if let Some(serving) = self.serving(conn)
+            && !std::mem::replace(&mut serving.is_write_scheduled, true)
+        {
+            self.schedule_in((0, 1), Event::Write { conn });
+        }
+    }
+
+    /// The socket has room again, perhaps.
+    pub(crate) fn schedule_blocked_write(&mut self, conn: u64) {
+        if self.serving(conn).is_some_and(|serving| !serving.write.bytes.is_empty()) {
+            self.schedule_write(conn);
+        }
+    }
+
+    pub(crate) fn run_reader(&mut self, conn: u64) {
+        let most = self.random.pick(&[1, 100, 5_000, usize::MAX]);
+        let Some(state) = self.conns.get_mut(&conn) else { return };
+        let hub = state.hub;
+        let GatewayEnd::Serving(serving) = &mut state.gateway else { return };
+        serving.is_read_scheduled = false;
+        if serving.is_reader_done {
+            return;
+        }
+        let Attachment { session, outbox } = &serving.attachment;
+        if !outbox.lock().may_read(session.epoch, &serving.reader) {
+            self.note(Path::ReadingStopped);
+            return;
+        }
+        let bytes = state.up.read(most);
+        serving.partial.unsplit(bytes);
+        let mut requests = Vec::new();
+        let mut end = None;
+        while let Some(frame) = take_frame(&mut serving.partial) {
+            if frame.opcode == Opcode::Close as u8 {
+                let is_for_good = close_code(&frame.payload) == Some(CloseCode::Normal as u16);
+                end = Some(if is_for_good { SocketEnd::ClosedForGood } else { SocketEnd::Lost });
+                break;
+            }
+            let kind = if frame.opcode == Opcode::Text as u8 { FrameKind::Text } else { FrameKind::Binary };
+            let encoding = serving.subprotocol.encoding();
+            match decode_upstream(encoding, kind, &frame.payload) {
+                Ok(message) => {
+                    let bytes = frame.payload.len();
+                    requests.extend(
+                        serving.attachment.receive(message).map(|message| Request { message, bytes }),
+                    );
+                }
+                Err(error) => {
+                    end = Some(SocketEnd::Violation(error.close(encoding)));
+                    break;
+                }
+            }
+        }
+        if end.is_none() && state.up.is_at_end() {
+            end = Some(SocketEnd::Lost);
+        }
+        let is_more = state.up.readable() > 0;
+        let (session, outbox, shard) =
+            (serving.attachment.session, serving.attachment.outbox.clone(), serving.shard);
+        serving.is_reader_done = end.is_some();
+        if !requests.is_empty() {
+            let bytes = requests.iter().map(|request| request.bytes).sum();
+            outbox.lock().add_requests(requests.len(), bytes);
+            self.send(hub, shard, Input::Requests { session, requests }, Some(outbox.clone()));
+        }
+        self.refill(conn);
+        match end {
+            // The writer has a close frame to write.
+            Some(end @ SocketEnd::Violation(_)) => {
+                self.send(hub, shard, Input::SocketClosed { session, end }, Some(outbox));
+            }
+            Some(end) => {
+                self.send(hub, shard, Input::SocketClosed { session, end }, Some(outbox));
+                self.gateway_leaves(conn);
+            }
+            None if is_more => self.schedule_read(conn),
+            None => {}
+        }
+    }
+
+    pub(crate) fn run_writer(&mut self, conn: u64) {
+        if let Some(serving) = self.serving(conn) {
+            serving.is_write_scheduled = false;
+        }
+        for _ in 0..TRANSMISSIONS_MAX {
+            if !self.write_on(conn) || !self.transmit(conn) {
+                return;
+            }
+        }
+        self.schedule_write(conn);
+    }
+
+    /// Goes on with a write that is under way; tells whether it is done.
+    fn write_on(&mut self, conn: u64) -> bool {
+        let Some(serving) = self.serving(conn) else { return false };
+        if serving.write.bytes.is_empty() {
+            return true;
+        }
+        let epoch = serving.attachment.session.epoch;
+        if serving.attachment.outbox.lock().is_write_over(epoch, &serving.writer) {
+            let is_clean = serving.write.is_between_frames();
+            serving.write = Write::default();
+            self.note(Path::WriteGivenUp);
+            if !is_clean {
+                // A close frame in the middle of another frame would only be noise.
+                self.gateway_drops(conn);
+            }
+            return is_clean;
+        }
+        let all = serving.write.bytes.len();
+        let is_partial = self.random.permille(self.weather.partial_write);
+        let most = if is_partial { self.random.index(all) + 1 } else { all };
+        let Some(serving) = self.serving(conn) else { return false };
+        let bytes = std::mem::take(&mut serving.write.bytes);
+        let taken = self.gateway_writes(conn, &bytes[..most]);
+        let may_rewind = self.random.permille(500);
+        let Some(serving) = self.serving(conn) else { return false };
+        serving.write.bytes = bytes;
+        let _ = serving.write.bytes.split_to(taken);
+        serving.write.written += taken;
+        if serving.write.bytes.is_empty() {
+            serving.write = Write::default();
+            return true;
+        }
+        let write = &mut serving.write;
+        let untouched = write.first_untouched();
+        let is_rewound = may_rewind && untouched < write.marks.len();
+        if is_rewound {
+            let Attachment { session, outbox } = &serving.attachment;
+            outbox.lock().rewind(session.epoch, &write.marks[untouched..]);
+            write.marks.truncate(untouched);
+            let end = write.marks.last().map_or(0, |mark| mark.end);
+            write.bytes.truncate(end - write.written);
+        }
+        let is_done = write.bytes.is_empty();
+        if is_done {
+            *write = Write::default();
+        }
+        if taken > 0 {
+            self.note(if is_rewound { Path::PartialWriteRewound } else { Path::PartialWrite });
+        }
+        if taken == most || is_done {
+            // The pipe has room; only this write was small.
+            self.schedule_write(conn);
+        }
+        false
+    }
+
+    /// Asks for something to write; tells whether there is something.
+    fn transmit(&mut self, conn: u64) -> bool {
+        let budget = self.random.within(self.weather.write_budget_bytes) as usize;
+        let now = self.gateway_time();
+        let Some(serving) = self.serving(conn) else { return false };
+        let Serving { attachment, write, writer, .. } = serving;
+        let progress = attachment.outbox.lock().transmit(
+            attachment.session.epoch,
+            now,
+            budget,
+            &mut write.bytes,
+            &mut write.marks,
+            writer,
+        );
+        serving.is_idle = progress == Progress::Idle;
+        if progress != Progress::Frames && !serving.write.bytes.is_empty() {
+            self.fail(Failure::Driver("bytes beside a progress other than frames".to_owned()));
+            return false;
+        }
+        match progress {
+            Progress::Frames => return true,
+            Progress::Idle => return false,
+            Progress::Close(close) => {
+                if close.code == CloseCode::PolicyViolation {
+                    self.note(Path::DroppedAsSlow);
+                }
+                self.close_with(conn, close);
+            }
+            Progress::Cut => {}
+        }
+        self.gateway_drops(conn);
+        false
+    }
+}
