@@ -86,7 +86,7 @@ pub struct Config {
     /// closes the socket with code 1009 and ends the session. Cost: a socket may hold this much while reading.
     pub websocket_message_bytes_max: usize,
 
-    /// The first size of a socket's read buffer, in bytes. Default 1,024, 64 bytes to 1 MiB. It grows for larger
+    /// The first size of a socket's read buffer, in bytes. Default 512, 64 bytes to 1 MiB. It grows for larger
     /// messages. Cost: this much memory for each idle socket; a smaller one costs busy sockets more copying.
     pub websocket_read_buffer_bytes: usize,
 
@@ -179,7 +179,7 @@ impl Default for Config {
             ack_window_ids: 10_000,
             websocket_ping_seconds: 20,
             websocket_message_bytes_max: MIB,
-            websocket_read_buffer_bytes: 1024,
+            websocket_read_buffer_bytes: 512,
             handshakes_pending_max: 4096,
             header_read_timeout_seconds: 10,
             handshake_timeout_seconds: 30,

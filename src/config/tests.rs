@@ -23,7 +23,7 @@ fn an_empty_file_gives_the_documented_defaults() {
     assert_eq!(config.ack_window_ids, 10_000);
     assert_eq!(config.websocket_ping_seconds, 20);
     assert_eq!(config.websocket_message_bytes_max, 1_048_576);
-    assert_eq!(config.websocket_read_buffer_bytes, 1024);
+    assert_eq!(config.websocket_read_buffer_bytes, 512);
     assert_eq!(config.pending_requests_max, 1024);
     assert_eq!(config.pending_request_bytes_max, 4_194_304);
     assert_eq!(config.pending_reply_bytes_max, 65_536);

@@ -436,7 +436,8 @@ impl Outbox {
             self.reply_bytes -= reply.memory_bytes();
         }
         self.replies_sent = 0;
-        if self.replies.is_empty() && self.replies.capacity() > KEPT_CAPACITY {
+        if self.replies.is_empty() {
+            // Most sessions never get another reply after their first message.
             self.replies = VecDeque::new();
         }
         if !self.subprotocol.is_reliable() {
