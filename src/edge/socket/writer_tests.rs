@@ -248,11 +248,11 @@ async fn a_close_comes_behind_the_begun_frame_and_before_everything_else() {
 
 #[tokio::test(start_paused = true)]
 async fn a_blocked_socket_is_cut_at_once() {
-    for let_go in
-        [(|outbox: &SharedOutbox| drop(outbox.lock().close(Closing::Cut))) as fn(&SharedOutbox), |outbox| {
-            drop(outbox.lock().attach())
-        }]
-    {
+    let cut = |outbox: &SharedOutbox| drop(outbox.lock().close(Closing::Cut));
+    let take_over = |outbox: &SharedOutbox| {
+        outbox.lock().attach();
+    };
+    for let_go in [cut as fn(&SharedOutbox), take_over] {
         let mut bench = Bench::new(usize::MAX);
         bench.writer.io.room = 3;
         bench.deliver("one");
