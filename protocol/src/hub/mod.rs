@@ -116,7 +116,7 @@ impl Hub {
         Self {
             settings,
             shard,
-            budget,
+            budget: budget.part(),
             proposer: Proposer::new(boot, shard.index),
             is_live: false,
             applied: None,

@@ -6,17 +6,27 @@ use std::sync::{Arc, OnceLock};
 use crate::log::Time;
 use crate::wire::{Encoding, Message, SharedBody, encode_message};
 
-/// Memory that live messages take, each counted once however many sessions hold it. Shared by all hubs of a process.
+/// Memory that live messages take, each counted once however many sessions hold it. Shared by all hubs of a process;
+/// each shard charges its own part of it.
 #[derive(Debug)]
 pub struct MemoryBudget {
     used_bytes: AtomicUsize,
     bytes_max: usize,
+    /// Parts that are in use.
+    parts: AtomicUsize,
+    whole: Option<Arc<MemoryBudget>>,
 }
 
 impl MemoryBudget {
     /// A budget of this many bytes.
     pub fn new(bytes_max: usize) -> Self {
-        Self { used_bytes: AtomicUsize::new(0), bytes_max }
+        Self::within(bytes_max, None)
+    }
+
+    /// A part for one shard. What is charged to it is charged to the whole too.
+    pub fn part(self: &Arc<Self>) -> Arc<Self> {
+        self.parts.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Self::within(self.bytes_max, Some(Arc::clone(self))))
     }
 
     /// Bytes that live messages take now.
@@ -24,9 +34,39 @@ impl MemoryBudget {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether more is used than the budget allows.
+    /// Whether more is used than the budget allows. A part has to answer for it only while it uses more than an equal
+    /// share: otherwise a shard at rest that holds everything would make the busy ones end all their sessions, and free
+    /// nothing. So the process may come to use up to twice its budget.
     pub fn is_exceeded(&self) -> bool {
-        self.used_bytes() > self.bytes_max
+        match &self.whole {
+            None => self.used_bytes() > self.bytes_max,
+            Some(whole) => {
+                let parts = whole.parts.load(Ordering::Relaxed).max(1);
+                whole.is_exceeded() && self.used_bytes() > self.bytes_max / parts
+            }
+        }
+    }
+
+    fn within(bytes_max: usize, whole: Option<Arc<Self>>) -> Self {
+        Self { used_bytes: AtomicUsize::new(0), bytes_max, parts: AtomicUsize::new(0), whole }
+    }
+
+    fn charge(&self, bytes: usize) {
+        self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.whole.iter().for_each(|whole| whole.charge(bytes));
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.whole.iter().for_each(|whole| whole.give_back(bytes));
+    }
+}
+
+impl Drop for MemoryBudget {
+    fn drop(&mut self) {
+        if let Some(whole) = &self.whole {
+            whole.parts.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -53,7 +93,7 @@ impl SharedMessage {
             raw: OnceLock::new(),
             budget: Arc::clone(budget),
         });
-        budget.used_bytes.fetch_add(shared.memory_bytes(), Ordering::Relaxed);
+        budget.charge(shared.memory_bytes());
         shared
     }
 
@@ -81,7 +121,7 @@ impl SharedMessage {
         };
         cell.get_or_init(|| {
             let body = encode_message(encoding, &self.message);
-            self.budget.used_bytes.fetch_add(own_bytes(encoding, &body), Ordering::Relaxed);
+            self.budget.charge(own_bytes(encoding, &body));
             body
         })
     }
@@ -102,6 +142,46 @@ fn own_bytes(encoding: Encoding, body: &SharedBody) -> usize {
 
 impl Drop for SharedMessage {
     fn drop(&mut self) {
-        self.budget.used_bytes.fetch_sub(self.memory_bytes(), Ordering::Relaxed);
+        self.budget.give_back(self.memory_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::wire::{Metadata, Payload, PayloadKind, Sender};
+
+    fn message(bytes: usize, budget: &Arc<MemoryBudget>) -> Arc<SharedMessage> {
+        let payload = Payload { kind: PayloadKind::Text, bytes: Bytes::from(vec![b'x'; bytes]) };
+        let message = Message { sender: Sender::Server, payload, metadata: Metadata::default() };
+        SharedMessage::new(message, None, budget)
+    }
+
+    #[test]
+    fn a_shard_at_rest_that_holds_the_whole_budget_does_not_make_others_shed() {
+        let whole = Arc::new(MemoryBudget::new(10_000));
+        let [at_rest, busy] = [whole.part(), whole.part()];
+        let held = message(11_000, &at_rest);
+        let small = message(100, &busy);
+        assert!(whole.is_exceeded() && at_rest.is_exceeded());
+        assert!(!busy.is_exceeded(), "freeing what it holds would be of no use");
+        let large = message(5_000, &busy);
+        assert!(busy.is_exceeded(), "more than an equal share");
+        drop((held, large, small));
+        assert_eq!([whole.used_bytes(), at_rest.used_bytes(), busy.used_bytes()], [0; 3]);
+    }
+
+    #[test]
+    fn parts_that_are_gone_have_no_share() {
+        let whole = Arc::new(MemoryBudget::new(10_000));
+        let part = whole.part();
+        drop(whole.part());
+        let held = message(9_000, &part);
+        assert!(!part.is_exceeded());
+        let more = message(2_000, &part);
+        assert!(part.is_exceeded());
+        drop((held, more));
     }
 }
