@@ -281,7 +281,9 @@ impl Judge<'_> {
     fn own_before_ack(&self, findings: &mut Findings<'_>, id: u32, request: &Request, message: Name) {
         let session = &self.ledger.sessions[id as usize];
         let got = self.got[message.0 as usize];
+        // Passed over as expired before the ack, it may come later all the same: from a gateway whose clock went back.
         let comparable = request.session == id
+            && request.content.ttl_seconds == 0
             && request.acked_on_one_socket
             && session.observes_sockets
             && !session.unordered_callbacks

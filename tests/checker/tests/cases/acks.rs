@@ -95,6 +95,8 @@ crate::cases! {
         open p frames in=g; pub p g m1 1; drop p; resume p; ok p 1; got p g m1; quiesced"
     ack_before_the_own_message_seen_through_an_sdk: [] "
         open p in=g; pub p g m1 1; ok p 1; got p g m1; quiesced"
+    ack_before_the_own_message_that_seemed_expired: [] "
+        open p frames in=g; pub p g m1 1 ttl=1; ok p 1; got p g m1; quiesced"
     ack_before_the_own_message_while_joining: [] "
         open p frames; pub p g m1 1; join p g 2; ok p 1; ok p 2; got p g m1; quiesced"
     duplicate_before_the_own_message: [] "
