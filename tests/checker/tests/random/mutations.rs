@@ -528,7 +528,8 @@ fn ack_first(random: &mut Random, events: &Events) -> Option<Events> {
         };
         let calm = !events[start..acked.max(start)].iter().any(|(_, e)| changes_socket(e));
         let success = matches!(&events[acked].1, Event::Acked(a) if a.success);
-        success && calm && *i < acked && facts.frames.contains(&m.connection)
+        let stays = publish.ttl_seconds.is_none();
+        success && calm && stays && *i < acked && facts.frames.contains(&m.connection)
     });
     let (index, m) = pick(random, &own)?;
     let acked = facts.acked(facts.single(&m.message)?)?;
