@@ -387,9 +387,13 @@ fn skip_redelivery(random: &mut Random, events: &Events) -> Option<Events> {
 
 /// Takes away the first of the frames with one id, where a larger id came before the second.
 fn forget_first_frame(random: &mut Random, events: &Events) -> Option<Events> {
+    let facts = facts(events);
     let mut indexes = Vec::new();
     for Again { earlier, later, .. } in redelivered(events) {
         let Event::Received(first) = &events[earlier].1 else { continue };
+        if facts.publishes[&first.message].iter().any(|publish| publish.ttl_seconds.is_some()) {
+            continue;
+        }
         let between = || {
             events[earlier + 1..later].iter().filter_map(|(_, e)| match e {
                 Event::Received(m) if m.connection == first.connection => Some(m.sequence_id),
