@@ -14,6 +14,7 @@ use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use oncewire_protocol::hub::{
     AppendId, Attachment, CommandError, CommandId, Hub, Input, OpenError, OpenId, Output, RuleChange,
+    SocketEnd,
 };
 use oncewire_protocol::log::{Certainty, Offset};
 use parking_lot::Mutex;
@@ -69,6 +70,12 @@ impl Driver {
 
     /// Runs until all senders to the inbox are gone or the log fails for good.
     pub(super) async fn run(mut self) {
+        if let Err(error) = self.drive().await {
+            tracing::error!(%error, "a hub's log cannot be read any more");
+        }
+    }
+
+    async fn drive(&mut self) -> Result<(), StoreError> {
         let mut commands = Vec::with_capacity(TURN_INPUTS_MAX);
         loop {
             let timeout =
@@ -76,22 +83,21 @@ impl Driver {
             // Records first: until this boot's own record is folded, the hub refuses everything.
             tokio::select! {
                 biased;
-                Some(portion) = self.tail.next() => match portion {
-                    Ok(records) => self.hub.handle(now(), Input::Records(records)),
-                    Err(error) => return tracing::error!(%error, "a hub's log cannot be read any more"),
-                },
+                Some(portion) = self.tail.next() => self.hub.handle(now(), Input::Records(portion?)),
                 Some(done) = self.appends.next() => self.append_done(done),
                 received = self.inbox.recv_many(&mut commands, TURN_INPUTS_MAX) => {
                     if received == 0 {
-                        return;
+                        return Ok(());
                     }
                     commands.drain(..).for_each(|command| self.take(command));
                 }
-                () = tokio::time::sleep(timeout.unwrap_or_default()), if timeout.is_some() => {
-                    self.hub.handle(now(), Input::Timeout);
-                }
+                () = tokio::time::sleep(timeout.unwrap_or_default()), if timeout.is_some() => {}
             }
-            self.settle();
+            // In each turn: while the inbox never runs empty, the sleep does not get its turn.
+            if self.hub.poll_timeout().is_some_and(|at| at <= now()) {
+                self.hub.handle(now(), Input::Timeout);
+            }
+            self.settle()?;
             self.hub.wake_writers();
             self.trimmer.applied(&self.hub);
         }
@@ -113,7 +119,7 @@ impl Driver {
     }
 
     /// Carries out what the hub asks for until it asks for nothing more. All its appends go to the log in one call.
-    fn settle(&mut self) {
+    fn settle(&mut self) -> Result<(), StoreError> {
         loop {
             let mut ids = Vec::new();
             let mut records = Vec::new();
@@ -132,15 +138,15 @@ impl Driver {
                 }
             }
             if ids.is_empty() {
-                return;
+                return Ok(());
             }
             let mut append = self.log.append(records);
             match append.as_mut().now_or_never() {
                 Some(outcome) => self.append_done((ids, outcome)),
                 None => self.appends.push(append.map(move |outcome| (ids, outcome)).boxed()),
             }
-            while let Some(Some(Ok(records))) = self.tail.next().now_or_never() {
-                self.hub.handle(now(), Input::Records(records));
+            while let Some(Some(portion)) = self.tail.next().now_or_never() {
+                self.hub.handle(now(), Input::Records(portion?));
             }
         }
     }
@@ -149,8 +155,7 @@ impl Driver {
         let Some(reply) = self.opening.remove(&open) else { return };
         if let Err(Ok(attachment)) = reply.send(outcome) {
             // Whoever asked has gone meanwhile.
-            let end = oncewire_protocol::hub::SocketEnd::Lost;
-            self.hub.handle(now(), Input::SocketClosed { session: attachment.session, end });
+            self.hub.handle(now(), Input::SocketClosed { session: attachment.session, end: SocketEnd::Lost });
         }
     }
 

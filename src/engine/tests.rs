@@ -1,11 +1,13 @@
 //! The engine over logs that are slow and that fail, without sockets.
 
 use std::future::poll_fn;
+use std::sync::atomic::AtomicBool;
 use std::task::Poll;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use futures_util::future::{BoxFuture, FutureExt};
+use futures_util::stream::StreamExt;
 use oncewire_protocol::hub::SocketEnd;
 use oncewire_protocol::log::{Body, Certainty, Offset, Record};
 use oncewire_protocol::session::{Progress, Request};
@@ -28,6 +30,8 @@ struct Control {
     permits: Semaphore,
     /// Faults of the next appends that hold a publish.
     faults: Mutex<Vec<Certainty>>,
+    /// Whether tails fail from now on.
+    is_unreadable: AtomicBool,
 }
 
 impl Store for TestStore {
@@ -64,7 +68,12 @@ impl Log for TestLog {
     }
 
     fn tail(&self, from: Offset) -> Tail {
-        self.inner.tail(from)
+        let control = Arc::clone(&self.control);
+        let failed = StoreError { certainty: Certainty::Definite, cause: StoreErrorCause::Injected };
+        let or_failed = move |portion| {
+            if control.is_unreadable.load(Ordering::Relaxed) { Err(failed) } else { portion }
+        };
+        self.inner.tail(from).map(or_failed).boxed()
     }
 
     fn bounds(&self) -> Bounds {
@@ -103,7 +112,11 @@ struct World {
 
 impl World {
     fn new(hub_shards: u16) -> Self {
-        let control = Arc::new(Control { permits: Semaphore::new(1_000_000), faults: Mutex::default() });
+        let control = Arc::new(Control {
+            permits: Semaphore::new(1_000_000),
+            faults: Mutex::default(),
+            is_unreadable: AtomicBool::new(false),
+        });
         let store = TestStore { inner: MemoryStore::default(), control: Arc::clone(&control) };
         let config = Config { hub_shards, ..Config::default() };
         Self { control, engine: Engine::new(Arc::new(config), Arc::new(store), BootId(1)) }
@@ -387,14 +400,27 @@ async fn the_log_is_trimmed_behind_what_all_shards_have_applied() {
     let mut acks = 0;
     while acks < 3000 {
         acks += transmit(&publisher).await.len();
-        let Bounds { first, end } = world.engine.0.store.open(&hub_name()).await.unwrap().bounds();
-        assert!(end.0 - first.0 <= 3000);
     }
     let log = world.engine.0.store.open(&hub_name()).await.unwrap();
     // The other shard follows in its own time.
-    while log.bounds().first.0 < 3000 {
-        tokio::task::yield_now().await;
-    }
+    let trimmed = async {
+        while log.bounds().first.0 < 3000 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), trimmed).await.expect("the log keeps what nobody needs");
+}
+
+#[tokio::test]
+async fn a_shard_stops_when_its_log_cannot_be_read_and_passes_over_nothing() {
+    let world = World::new(1);
+    let hub = world.hub().await;
+    let publisher = open(&hub, "publisher", &[]).await;
+    world.control.is_unreadable.store(true, Ordering::Relaxed);
+    submit(&publisher, publish("hi", 1)).await;
+    let opening = hub.open(session("late", &[]));
+    let opened = tokio::time::timeout(Duration::from_secs(60), opening).await.expect("the shard goes on");
+    assert_eq!(opened.err(), Some(OpenError::Unavailable));
 }
 
 #[tokio::test]
