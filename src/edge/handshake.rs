@@ -3,15 +3,20 @@
 //! The checks come in the order of the Web PubSub emulator, since clients tell failures apart by their status.
 
 use axum::http::header::{
-    AUTHORIZATION, CONNECTION, HOST, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION,
-    UPGRADE,
+    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
+    SEC_WEBSOCKET_VERSION, TRANSFER_ENCODING, UPGRADE,
 };
 use axum::http::{HeaderMap, HeaderName, Method, StatusCode, Version, request};
-use oncewire_protocol::wire::{ConnectionId, GroupName, HubName, Subprotocol, UserId};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use oncewire_protocol::wire::{ConnectionId, GroupName, HubName, Subprotocol, UserId, negotiate};
 
 use super::query::Query;
 use crate::auth::{AccessKeys, AudienceContext, TokenError};
 use crate::config::Config;
+
+/// A client's key is a nonce of this size, in base64 (RFC 6455, section 4.2.1).
+const WEBSOCKET_KEY_BYTES: usize = 16;
 
 /// What a client that may upgrade asks for.
 pub(super) struct Handshake {
@@ -104,8 +109,7 @@ pub(super) fn decide(
     let hub = path_hub.or(query.hub.as_deref()).filter(|hub| !hub.trim().is_empty()).ok_or(Refusal::NoHub)?;
     let offer = list(&request.headers, &SEC_WEBSOCKET_PROTOCOL);
     let is_recovery = query.connection_id.is_some();
-    let selected = select(&offer, is_recovery);
-    let (subprotocol, spelling) = match selected {
+    let (subprotocol, spelling) = match negotiate(&offer, is_recovery) {
         Some((subprotocol, spelling)) => (subprotocol, Some(spelling.to_owned())),
         None => (Subprotocol::Raw, None),
     };
@@ -128,22 +132,19 @@ fn websocket_key(request: &request::Parts) -> Option<String> {
         && has(&CONNECTION, "upgrade")
         && has(&UPGRADE, "websocket")
         && headers.get(SEC_WEBSOCKET_VERSION).is_some_and(|version| version.as_bytes() == b"13");
-    let key = headers.get(SEC_WEBSOCKET_KEY)?.to_str().ok()?;
-    (is_upgrade && !key.is_empty()).then(|| key.to_owned())
+    // A body would be taken for frames.
+    let has_body = headers.contains_key(TRANSFER_ENCODING)
+        || headers.get(CONTENT_LENGTH).is_some_and(|length| length.as_bytes() != b"0");
+    let mut keys = headers.get_all(SEC_WEBSOCKET_KEY).iter();
+    let key = keys.next()?.to_str().ok()?;
+    let is_key = STANDARD.decode(key).is_ok_and(|nonce| nonce.len() == WEBSOCKET_KEY_BYTES);
+    (is_upgrade && !has_body && is_key && keys.next().is_none()).then(|| key.to_owned())
 }
 
 /// A header that is a list, however many lines it takes. Lines that are no text are passed over.
 fn list(headers: &HeaderMap, name: &HeaderName) -> String {
     let lines: Vec<_> = headers.get_all(name).iter().filter_map(|line| line.to_str().ok()).collect();
     lines.join(",")
-}
-
-/// The first known name in the client's order. A recovery can mean a reliable one only.
-fn select(offer: &str, is_recovery: bool) -> Option<(Subprotocol, &str)> {
-    let known =
-        || offer.split(',').map(str::trim).filter_map(|name| Some((Subprotocol::from_name(name)?, name)));
-    let reliable = || known().find(|(subprotocol, _)| subprotocol.is_reliable());
-    is_recovery.then(reliable).flatten().or_else(|| known().next())
 }
 
 /// The access token counts for nothing here: official clients repeat the one of their first connection, which may have

@@ -53,26 +53,15 @@ impl SharedBody {
         self.bytes.is_empty()
     }
 
-    /// Exactly how many bytes [`SharedBody::write_frame`] appends.
-    pub fn frame_bytes(&self, sequence_id: Option<SequenceId>) -> usize {
-        let payload_bytes = match (self.form, sequence_id) {
-            (Form::Json, Some(id)) => self.json_bytes(decimal_digits(id)),
-            (Form::Protobuf, id) => {
-                let data_bytes = self.protobuf_data_bytes(id);
-                1 + encoded_len_varint(data_bytes) + data_bytes as usize
-            }
-            (Form::Json, None) | (Form::Raw(_), _) => self.bytes.len(),
-        };
-        frame_header_bytes(payload_bytes) + payload_bytes
-    }
-
     /// Appends one whole frame. Only receivers on a reliable subprotocol have a sequence id.
     pub fn write_frame(&self, sequence_id: Option<SequenceId>, out: &mut BytesMut) {
         match (self.form, sequence_id) {
             (Form::Json, Some(id)) => {
                 let mut digits = itoa::Buffer::new();
                 let digits = digits.format(id).as_bytes();
-                begin_frame(Opcode::Text, self.json_bytes(digits.len()), out);
+                // The comma takes the place of the object's own brace.
+                let payload_bytes = JSON_SEQUENCE_ID.len() + digits.len() + self.bytes.len();
+                begin_frame(Opcode::Text, payload_bytes, out);
                 out.extend_from_slice(JSON_SEQUENCE_ID);
                 out.extend_from_slice(digits);
                 out.extend_from_slice(b",");
@@ -83,14 +72,14 @@ impl SharedBody {
                 out.extend_from_slice(&self.bytes);
             }
             (Form::Protobuf, id) => {
-                let data_bytes = self.protobuf_data_bytes(id);
+                let id_bytes = id.map_or(0, |id| 1 + encoded_len_varint(id));
+                let data_bytes = (self.bytes.len() + id_bytes) as u64;
                 begin_frame(Opcode::Binary, 1 + encoded_len_varint(data_bytes) + data_bytes as usize, out);
                 out.extend_from_slice(&[PROTOBUF_DATA_MESSAGE]);
                 encode_varint(data_bytes, out);
                 out.extend_from_slice(&self.bytes);
                 if let Some(id) = id {
-                    out.extend_from_slice(&[PROTOBUF_SEQUENCE_ID]);
-                    encode_varint(id, out);
+                    write_protobuf_sequence_id(id, out);
                 }
             }
             (Form::Raw(opcode), _) => {
@@ -99,27 +88,46 @@ impl SharedBody {
             }
         }
     }
+}
 
-    /// The data message inside a frame's payload.
-    fn protobuf_data_bytes(&self, sequence_id: Option<SequenceId>) -> u64 {
-        let sequence_id_bytes = sequence_id.map_or(0, |id| 1 + encoded_len_varint(id));
-        (self.bytes.len() + sequence_id_bytes) as u64
-    }
+/// The rest of a frame that was written in part, without a copy of what its receivers share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FrameRest {
+    /// The end of the shared part.
+    pub shared: Bytes,
+    /// What stands behind it.
+    pub tail: Bytes,
+}
 
-    /// Payload of a frame whose sequence id has so many digits. The comma takes the place of the object's own brace.
-    fn json_bytes(&self, digits: usize) -> usize {
-        JSON_SEQUENCE_ID.len() + digits + self.bytes.len()
+impl SharedBody {
+    /// The last `rest` bytes of a frame. `None` when the break is before the shared part: the rest is the whole of it
+    /// then, and a little more.
+    pub fn rest_of_frame(&self, sequence_id: Option<SequenceId>, rest: usize) -> Option<FrameRest> {
+        let mut tail = BytesMut::new();
+        if let (Form::Protobuf, Some(id)) = (self.form, sequence_id) {
+            write_protobuf_sequence_id(id, &mut tail);
+        }
+        // A JSON frame with a sequence id leaves out the object's own brace.
+        let left_out = usize::from(self.form == Form::Json && sequence_id.is_some());
+        let tail = tail.freeze();
+        let Some(shared_bytes) = rest.checked_sub(tail.len()) else {
+            let tail = tail.slice(tail.len() - rest..);
+            return Some(FrameRest { shared: Bytes::new(), tail });
+        };
+        let from = self.bytes.len().checked_sub(shared_bytes).filter(|from| *from >= left_out)?;
+        Some(FrameRest { shared: self.bytes.slice(from..), tail })
     }
+}
+
+fn write_protobuf_sequence_id(id: SequenceId, out: &mut BytesMut) {
+    out.extend_from_slice(&[PROTOBUF_SEQUENCE_ID]);
+    encode_varint(id, out);
 }
 
 /// Makes room for the whole frame at once.
 fn begin_frame(opcode: Opcode, payload_bytes: usize, out: &mut BytesMut) {
     out.reserve(frame_header_bytes(payload_bytes) + payload_bytes);
     write_frame_header(opcode, payload_bytes, out);
-}
-
-fn decimal_digits(number: u64) -> usize {
-    number.checked_ilog10().map_or(1, |log| log as usize + 1)
 }
 
 impl std::fmt::Debug for SharedBody {
@@ -135,9 +143,37 @@ mod tests {
     fn written(body: &SharedBody, sequence_id: Option<SequenceId>) -> Vec<u8> {
         let mut out = BytesMut::from(&b"before"[..]);
         body.write_frame(sequence_id, &mut out);
-        assert_eq!(out.len(), 6 + body.frame_bytes(sequence_id));
         assert!(out.starts_with(b"before"));
-        out[6..].to_vec()
+        let frame = &out[6..];
+        let (header_bytes, payload_bytes) = match frame[1] {
+            126 => (4, usize::from(u16::from_be_bytes([frame[2], frame[3]]))),
+            127 => (10, u64::from_be_bytes(frame[2..10].try_into().unwrap()) as usize),
+            short => (2, usize::from(short)),
+        };
+        assert_eq!(frame.len(), header_bytes + payload_bytes, "the header tells the length");
+        frame.to_vec()
+    }
+
+    #[test]
+    fn the_rest_of_a_frame_is_its_end_wherever_it_broke() {
+        let bodies = [
+            SharedBody::json(Bytes::from_static(b"{\"a\":1}")),
+            SharedBody::protobuf(Bytes::from_static(b"abcdefg")),
+            SharedBody::raw(Opcode::Binary, Bytes::from_static(b"abcdefg")),
+        ];
+        for body in bodies {
+            for id in [None, Some(1), Some(300)] {
+                let frame = written(&body, id);
+                let mut shared = 0;
+                for rest in 0..=frame.len() {
+                    let Some(parts) = body.rest_of_frame(id, rest) else { continue };
+                    let whole = [parts.shared, parts.tail].concat();
+                    assert_eq!(whole, frame[frame.len() - rest..], "{body:?} {id:?}");
+                    shared += 1;
+                }
+                assert!(shared >= 7, "the shared part is found");
+            }
+        }
     }
 
     #[test]
@@ -166,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn frame_bytes_are_exact_at_each_step_of_the_lengths() {
+    fn the_header_tells_the_length_at_each_step_of_the_lengths() {
         let decimal_steps = (0..20).flat_map(|n| [10u64.pow(n) - 1, 10u64.pow(n)]);
         let varint_steps = (1..10).flat_map(|n| [(1u64 << (7 * n)) - 1, 1u64 << (7 * n)]);
         let ids: Vec<_> =

@@ -60,10 +60,14 @@ impl Subprotocol {
     }
 }
 
-/// Chooses from a `Sec-WebSocket-Protocol` offer: the first known name in the client's order. The answer has to
-/// repeat the client's own spelling, since browsers compare with regard to case. `None`: the client is raw.
-pub fn negotiate(offer: &str) -> Option<(Subprotocol, &str)> {
-    offer.split(',').map(str::trim).find_map(|name| Some((Subprotocol::from_name(name)?, name)))
+/// Chooses from a `Sec-WebSocket-Protocol` offer: the first known name in the client's order, or for a recovery, which
+/// can mean a reliable one only, the first of those. The answer has to repeat the client's own spelling, since browsers
+/// compare with regard to case. `None`: the client is raw.
+pub fn negotiate(offer: &str, is_recovery: bool) -> Option<(Subprotocol, &str)> {
+    let known =
+        || offer.split(',').map(str::trim).filter_map(|name| Some((Subprotocol::from_name(name)?, name)));
+    let reliable = || known().find(|(subprotocol, _)| subprotocol.is_reliable());
+    is_recovery.then(reliable).flatten().or_else(|| known().next())
 }
 
 #[cfg(test)]
@@ -73,11 +77,11 @@ mod tests {
     #[test]
     fn the_first_known_name_wins_in_the_clients_own_spelling() {
         assert_eq!(
-            negotiate("json.webpubsub.azure.v1"),
+            negotiate("json.webpubsub.azure.v1", false),
             Some((Subprotocol::Json, "json.webpubsub.azure.v1"))
         );
         assert_eq!(
-            negotiate(" graphql-ws ,\tJSON.Reliable.webpubsub.azure.v1 , json.webpubsub.azure.v1"),
+            negotiate(" graphql-ws ,\tJSON.Reliable.webpubsub.azure.v1 , json.webpubsub.azure.v1", false),
             Some((Subprotocol::JsonReliable, "JSON.Reliable.webpubsub.azure.v1"))
         );
     }
@@ -85,8 +89,19 @@ mod tests {
     #[test]
     fn unknown_names_alone_leave_the_client_raw() {
         for offer in ["", ",", "graphql-ws", "json.webpubsub.azure.v2", "json.webpubsub.azure.v1x", "null"] {
-            assert_eq!(negotiate(offer), None, "{offer}");
+            assert_eq!(negotiate(offer, false), None, "{offer}");
+            assert_eq!(negotiate(offer, true), None, "{offer}");
         }
+    }
+
+    #[test]
+    fn a_recovery_takes_the_first_reliable_name_wherever_it_stands() {
+        let offer =
+            "json.webpubsub.azure.v1, protobuf.reliable.webpubsub.azure.v1, json.reliable.webpubsub.azure.v1";
+        assert_eq!(negotiate(offer, false).map(|(chosen, _)| chosen), Some(Subprotocol::Json));
+        assert_eq!(negotiate(offer, true).map(|(chosen, _)| chosen), Some(Subprotocol::ProtobufReliable));
+        let without = "x, json.webpubsub.azure.v1";
+        assert_eq!(negotiate(without, true), Some((Subprotocol::Json, "json.webpubsub.azure.v1")));
     }
 
     #[test]
