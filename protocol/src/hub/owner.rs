@@ -10,7 +10,7 @@ use super::{
 };
 use crate::log::{Body, Certainty, EndReason, Opened, Permission, Record, Time};
 use crate::mutation::{Mutation, is_on};
-use crate::session::{Closing, Outcome, Phase, Request};
+use crate::session::{Closing, Outcome, Phase, Request, Session};
 use crate::wire::{Close, ConnectionId, Encoding, GroupName, ReconnectionToken, Upstream};
 
 /// A record beside the sessions' batches whose append has no known outcome.
@@ -244,13 +244,10 @@ impl Hub {
         }
         let mut overflowed = std::mem::take(&mut self.overflowed);
         for key in overflowed.drain(..) {
-            let Some(session) = self.sessions.get(key) else { continue };
-            if !session.outbox.lock().is_over_limits() {
-                continue;
+            let is_over = |session: &Session| session.outbox.lock().is_over_limits();
+            if self.sessions.get(key).is_some_and(is_over) {
+                self.end_for_memory(now, key, EndReason::OutboxFull);
             }
-            let close =
-                if session.subprotocol.is_reliable() { Close::OUTBOX_FULL } else { Close::SLOW_CONSUMER };
-            self.end(now, key, EndReason::OutboxFull, Some(close));
         }
         self.overflowed = overflowed;
         if self.budget.is_exceeded() {
@@ -264,8 +261,15 @@ impl Hub {
         let waiting = |key: &SessionKey| self.sessions[*key].outbox.lock().content_bytes();
         let most = self.sessions.keys().max_by_key(waiting).filter(|key| waiting(key) > 0);
         if let Some(key) = most {
-            self.end(now, key, EndReason::Shed, Some(Close::OUTBOX_FULL));
+            self.end_for_memory(now, key, EndReason::Shed);
         }
+    }
+
+    /// Ends a session because of what waits for its client.
+    fn end_for_memory(&mut self, now: Time, key: SessionKey, reason: EndReason) {
+        let Some(session) = self.sessions.get(key) else { return };
+        let close = if session.subprotocol.is_reliable() { Close::OUTBOX_FULL } else { Close::SLOW_CONSUMER };
+        self.end(now, key, reason, Some(close));
     }
 
     pub(super) fn append_failed(&mut self, now: Time, append: AppendId, certainty: Certainty) {

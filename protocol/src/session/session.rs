@@ -45,8 +45,9 @@ pub struct Session {
 }
 
 /// ```text
-/// Live --client closed, socket of a session that is not reliable lost--> Finishing --requests settled--> Ending
-/// Live, Finishing --overflow, expiry, violation--> Ending --`Ended` applied--> (gone)
+/// Live --client closed, protocol violated, socket of a session that is not reliable lost--> Finishing
+/// Finishing --requests settled--> Ending
+/// Live, Finishing --overflow, shedding, expiry--> Ending --`Ended` applied--> (gone)
 /// ```
 /// A session whose `Ended` fails to be appended stays in `Ending`: it is doomed, and the append is retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,7 +90,9 @@ impl Session {
         let judge = Judge { connection_id, user_id: user_id.as_ref(), permissions, window };
         let mut pending = PendingGroups { len: groups.len(), applied: groups, changes: BTreeMap::new() };
         requests.next_batch(|message, ack_ids_in_batch| {
-            if let Some(known) = judge.known_ack_id(message, ack_ids_in_batch) {
+            let fingerprinted = |ack_id| AckKey { ack_id, fingerprint: Fingerprint::of(message) };
+            let ack = message.ack_id().map(fingerprinted);
+            if let Some(known) = ack.and_then(|ack| judge.known_ack_id(ack, ack_ids_in_batch)) {
                 return known;
             }
             let body = match judge.body(message) {
@@ -103,7 +106,6 @@ impl Session {
                 Upstream::LeaveGroup { group, .. } => pending.leave(group),
                 _ => {}
             }
-            let ack = message.ack_id().map(|ack_id| AckKey { ack_id, fingerprint: Fingerprint::of(message) });
             let (key, time) = proposer.next(now, ack);
             let record = Arc::new(Record { key, time, sequence_ack: None, body });
             Slot::Append { record, outcome: Outcome::Pending }
@@ -153,15 +155,16 @@ struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    fn known_ack_id(&self, message: &Upstream, ack_ids_in_batch: &[AckId]) -> Option<Slot> {
-        let ack_id = message.ack_id()?;
-        let fingerprint = Fingerprint::of(message);
+    /// The slot of a request whose ack id was executed, or is about to be.
+    fn known_ack_id(&self, ack: AckKey, ack_ids_in_batch: &[AckId]) -> Option<Slot> {
+        let AckKey { ack_id, fingerprint } = ack;
         match self.window.look_up(ack_id, fingerprint) {
-            Seen::New if ack_ids_in_batch.contains(&ack_id) => {
-                Some(Slot::Repeat(AckKey { ack_id, fingerprint }))
-            }
+            Seen::New if ack_ids_in_batch.contains(&ack_id) => Some(Slot::Repeat(ack)),
             Seen::New => None,
-            seen => Some(Slot::Answer(self.refusal(message, known_ack_error(ack_id, seen)))),
+            seen => {
+                let error = Some(known_ack_error(ack_id, seen));
+                Some(Slot::Answer(Some(Downstream::Ack { ack_id, error })))
+            }
         }
     }
 
