@@ -96,6 +96,10 @@ fn imported_rooms(file: &str, text: &str) -> Vec<(usize, String)> {
     let mut rooms = Vec::new();
     for (number, line) in shipped(file, text) {
         for part in line.split("crate::").skip(1) {
+            assert!(
+                !part.starts_with('{'),
+                "{file}:{number}: one `crate::` for each room, or this test sees none"
+            );
             let room: String = part.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '_').collect();
             rooms.push((number, room));
         }

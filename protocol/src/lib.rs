@@ -15,6 +15,7 @@
 //! | [`session`] | one session's state | other sessions, sockets' bytes, the wall clock |
 //! | [`hub`] | a shard's sessions, the group and user index, timers | async, threads, stores, HTTP |
 //! | [`client`] | the client's half: recovery, sequence acks, resend | sockets, hubs |
+//! | [`mutation`] | deliberate faults for the simulation; nothing in a gateway's build | |
 //!
 //! Imports run one way: `hub -> session -> log -> wire`, `client -> wire`.
 //!

@@ -6,7 +6,7 @@
 //! Does not know: what a role or a group is used for, HTTP, configuration, the clock. Time comes in as seconds since
 //! the Unix epoch, settings as plain arguments.
 //!
-//! No error and no `Debug` output of this module holds a key, a token or a claim.
+//! No error and no `Debug` output of this module holds a key or a token.
 
 mod audience;
 mod client_token;

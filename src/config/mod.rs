@@ -73,8 +73,8 @@ pub struct Config {
 
     /// How many of a session's executed ack ids are remembered, so that a repeated request is not executed again.
     /// Default 10,000, from [`Config::pending_requests_max`] to 1,000,000; below 1,000, what Web PubSub keeps, it
-    /// warns. May stand under `[hubs."name"]`. Cost: at most some 24 bytes of memory each. Danger: a client with more requests under way
-    /// than this can have one executed twice.
+    /// warns. May stand under `[hubs."name"]`. Cost: up to some 50 bytes of memory each. Danger: a client with more
+    /// requests under way than this can have one executed twice.
     pub ack_window_ids: usize,
 
     /// How often a WebSocket ping is sent, in seconds. Default 20, 1 to 120. May stand under `[hubs."name"]`. Cost:
@@ -109,12 +109,12 @@ pub struct Config {
     pub http_body_bytes_max: usize,
 
     /// How many client sockets there may be at once. No default: the operating system's limit on descriptors is then
-    /// the only one. 1 to 10,000,000. Further clients are answered 503.
+    /// the only one. 1 to 10,000,000. Further clients are answered 503, but for those that recover a session.
     pub connections_max: Option<usize>,
 
     /// How many bytes of message bodies all sessions together may keep in memory, a body that many sessions share
-    /// counted once. Default 512 MiB, 1 byte to 1 TiB. Danger: above this, sessions are ended to
-    /// free memory.
+    /// counted once in each shard. Default 512 MiB, 1 byte to 1 TiB. Danger: above this, sessions are ended to free
+    /// memory; while a hub at rest holds most of it, the others may take as much again.
     pub message_memory_bytes_max: u64,
 
     /// How many requests of one socket may wait for the log; then no more is read from it. Default 1,024,

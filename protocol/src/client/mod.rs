@@ -17,7 +17,8 @@
 //! * A message is delivered once, in the order of its sequence ids, within a session.
 //! * A request with an ack id gets exactly one [`Outcome`]. It is sent again under the same ack id after a timeout, a
 //!   passing failure and on the socket of a recovery, in the original order, so that the gateway executes it at most
-//!   once. Only when its session is lost can it end as [`Outcome::Unknown`].
+//!   once. It ends as [`Outcome::Unknown`] only when its session is lost, the client is stopped, or no answer comes
+//!   although its retries are used up ([`ClientSettings::request_retries_max`]).
 
 mod connection;
 mod input;

@@ -5,6 +5,7 @@
 //! join, leave  head: byte 1 or 2, group
 //! send         head: byte 3, group, number no echo, number ttl seconds, metadata, byte payload kind
 //! event        head: byte 4, name, metadata, byte payload kind
+//! others       heads that begin with 5, 6 or 7: never executed, so never stored
 //! number       8 bytes, little-endian
 //! text         number of bytes, bytes
 //! metadata     number of entries, then key and value of each, sorted by key
