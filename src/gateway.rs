@@ -19,7 +19,7 @@ use crate::store::{MemoryStore, Store};
 #[derive(Debug, thiserror::Error)]
 pub enum GatewayError {
     /// The address can't be listened on.
-    #[error("can't listen on {address}: {source}")]
+    #[error("can't listen on {address}")]
     Listen {
         /// The address.
         address: SocketAddr,

@@ -111,6 +111,7 @@ fn run(config: Config, greeting: impl FnOnce(&str) -> Result<String, Failure>) -
     runtime.block_on(async {
         // Before the greeting: whoever has read it may send a signal.
         let shutdown = signals().context("can't listen for signals").map_err(Failure::Runtime)?;
+        raise_descriptor_limit();
         let listener = gateway::bind(&config).await.map_err(runtime_failure)?;
         let local: SocketAddr = listener.local_addr().map_err(runtime_failure)?;
         print(&greeting(&config.endpoint(local))?)?;
@@ -119,6 +120,14 @@ fn run(config: Config, greeting: impl FnOnce(&str) -> Result<String, Failure>) -
         tracing::info!("stopped");
         Ok(())
     })
+}
+
+/// Each client takes a descriptor, and the usual soft limit allows a thousand: takes as many as the operator allows.
+fn raise_descriptor_limit() {
+    match rlimit::increase_nofile_limit(u64::MAX) {
+        Ok(descriptors) => tracing::debug!(descriptors, "limit of open descriptors"),
+        Err(error) => tracing::warn!(%error, "the limit of open descriptors can't be raised"),
+    }
 }
 
 /// The one line that holds the access key: it goes to standard output, never into the log.

@@ -34,8 +34,18 @@ impl Sockets {
 
     /// A place for one more socket, if there may be one.
     pub(super) fn reserve(self: &Arc<Self>) -> Option<Place> {
+        self.reserve_up_to(self.sockets_max)
+    }
+
+    /// A place for a socket that takes a session over, also when all are taken: that of the socket before it may not
+    /// be free yet, and this must not keep the client from its session.
+    pub(super) fn reserve_for_recovery(self: &Arc<Self>) -> Option<Place> {
+        self.reserve_up_to(usize::MAX)
+    }
+
+    fn reserve_up_to(self: &Arc<Self>, sockets_max: usize) -> Option<Place> {
         let mut state = self.state.lock();
-        if state.places >= self.sockets_max || state.is_closing {
+        if state.places >= sockets_max || state.is_closing {
             return None;
         }
         state.places += 1;
@@ -123,6 +133,19 @@ mod tests {
         assert!(sockets.reserve().is_some());
         drop(second);
         assert_eq!(sockets.count(), 0);
+    }
+
+    #[test]
+    fn a_full_gateway_still_has_a_place_for_whoever_takes_a_session_over() {
+        let sockets = Sockets::new(Some(1));
+        let half_open = sockets.reserve();
+        assert!(half_open.is_some() && sockets.reserve().is_none());
+        let taking_over = sockets.reserve_for_recovery();
+        assert!(taking_over.is_some());
+        drop(half_open);
+        assert!(sockets.reserve().is_none(), "the place is taken still");
+        sockets.close_all();
+        assert!(sockets.reserve_for_recovery().is_none());
     }
 
     #[test]

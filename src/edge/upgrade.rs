@@ -84,15 +84,15 @@ async fn respond(shared: Arc<Shared>, path_hub: Option<&str>, request: Request) 
 }
 
 async fn attach(shared: &Shared, purpose: Purpose, subprotocol: Subprotocol) -> Result<Outcome, Refusal> {
-    let place = || shared.sockets.reserve().ok_or(Refusal::Full);
     let attached = match purpose {
-        Purpose::Begin(begin) => begin_session(&shared.edge, begin, subprotocol, place()?).await?,
-        Purpose::Recover(recover) => {
-            match recover_session(&shared.edge, recover, subprotocol, place()?).await? {
-                Some(attached) => attached,
-                None => return Ok(Outcome::RecoveryRefused),
-            }
+        Purpose::Begin(begin) => {
+            let place = shared.sockets.reserve().ok_or(Refusal::Full)?;
+            begin_session(&shared.edge, begin, subprotocol, place).await?
         }
+        Purpose::Recover(recover) => match recover_session(shared, recover, subprotocol).await? {
+            Some(attached) => attached,
+            None => return Ok(Outcome::RecoveryRefused),
+        },
         Purpose::Unrecoverable => return Ok(Outcome::RecoveryRefused),
     };
     Ok(Outcome::Attached(Box::new(attached)))
@@ -133,11 +133,11 @@ async fn begin_session(
 
 /// `None` when the recovery can never succeed; an error when that can't be told now.
 async fn recover_session(
-    edge: &Edge,
+    shared: &Shared,
     recover: Recover,
     subprotocol: Subprotocol,
-    place: Place,
 ) -> Result<Option<Attached>, Refusal> {
+    let edge = &shared.edge;
     let Recover { hub, connection_id, reconnection_token } = recover;
     let Some(handle) = edge.engine.find(&hub) else { return Ok(None) };
     let verified = edge.reconnection_tokens.verify(
@@ -151,6 +151,7 @@ async fn recover_session(
         tracing::debug!(%hub, %error, "recovery refused");
         return Ok(None);
     }
+    let place = shared.sockets.reserve_for_recovery().ok_or(Refusal::Full)?;
     match handle.resume(connection_id.clone(), subprotocol).await {
         Ok(socket) => Ok(Some(Attached { hub, connection_id, subprotocol, socket, place })),
         Err(OpenError::Unavailable) => Err(Refusal::Unavailable),

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use super::{SequenceIds, SharedMessage};
 use crate::log::Time;
 use crate::mutation::{Mutation, is_on};
-use crate::wire::{Close, Downstream, Encoding, SequenceId, Subprotocol, encode_downstream};
+use crate::wire::{Close, Downstream, Encoding, FrameRest, SequenceId, Subprotocol, encode_downstream};
 
 /// An outbox as shard and writer share it: the one lock, short, never held over I/O.
 pub type SharedOutbox = Arc<Mutex<Outbox>>;
@@ -379,6 +379,15 @@ impl Outbox {
             self.blocked_writer = Some(waker.clone());
         }
         is_over
+    }
+
+    /// The last `rest` bytes of a frame of the last transmission, shared with its message. `None` when there is nothing
+    /// to share: a reply, or a message that has been acknowledged meanwhile.
+    pub fn rest_of_frame(&self, mark: &Mark, rest: usize) -> Option<FrameRest> {
+        let Item::Delivery(position) = mark.item else { return None };
+        let entry = self.entries.get(position.checked_sub(self.base())? as usize)?;
+        let id = self.subprotocol.is_reliable().then_some(entry.id);
+        entry.message.as_ref()?.body(self.subprotocol.encoding()).rest_of_frame(id, rest)
     }
 
     /// Takes back frames of the last transmission that were not written at all. The writer finishes one that it has

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use oncewire_protocol::hub::SocketEnd;
 use oncewire_protocol::session::Request;
-use oncewire_protocol::wire::{Close, DecodeError, Encoding, FrameKind, decode_upstream};
+use oncewire_protocol::wire::{Close, DecodeError, Encoding, FrameKind, decode_upstream, frame_header_bytes};
 use tokio::io::AsyncRead;
 use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error, Message, WebSocket};
@@ -19,8 +19,15 @@ use super::link::{Link, PeerClose};
 use super::{Name, Settings};
 use crate::engine;
 
+/// The frame reader keeps the buffer of its largest frame. After a frame above this size it is made anew as soon as
+/// nothing is left in it, so that an idle socket is small again.
+const KEPT_FRAME_BYTES_MAX: usize = 16 * 1024;
+
 /// The close code with which a client ends its session for good.
 const NORMAL_CLOSE: u16 = 1000;
+
+/// The key with which each frame from a client is masked (RFC 6455, section 5.3).
+const MASK_BYTES: usize = 4;
 
 /// Reads frames, decodes them, and hands the requests of each read to the engine.
 pub(super) struct Reader<R> {
@@ -30,6 +37,11 @@ pub(super) struct Reader<R> {
     link: Link,
     name: Name,
     encoding: Encoding,
+    /// Bytes that the frame reader has got since it was made, less those of the whole frames that it has given back. A
+    /// message in several frames takes more headers than are counted; then it is never 0 again, and never less.
+    unread_bytes: u64,
+    /// Whether one of them was large.
+    has_read_large: bool,
 }
 
 /// Why reading ended.
@@ -66,7 +78,16 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             .max_message_size(Some(settings.message_bytes_max))
             .max_frame_size(Some(settings.message_bytes_max));
         let websocket = WebSocket::from_raw_socket(Inbound::new(read_ahead), Role::Server, Some(config));
-        Self { io, websocket, socket, link, name, encoding: settings.encoding }
+        Self {
+            io,
+            websocket,
+            socket,
+            link,
+            name,
+            encoding: settings.encoding,
+            unread_bytes: read_ahead.len() as u64,
+            has_read_large: false,
+        }
     }
 
     /// Runs until the socket has ended and the engine knows how.
@@ -105,8 +126,9 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         let filled = self.websocket.get_mut().poll_fill(&mut self.io, context);
         match filled {
             Poll::Pending => Poll::Pending,
-            Poll::Ready(Ok(1..)) => {
+            Poll::Ready(Ok(bytes @ 1..)) => {
                 self.link.heard();
+                self.unread_bytes += bytes as u64;
                 Poll::Ready(self.take_frames())
             }
             Poll::Ready(_) => Poll::Ready(Batch { requests: Vec::new(), end: Some(End::Lost) }),
@@ -117,13 +139,27 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         let mut batch = Batch { requests: Vec::new(), end: None };
         while batch.end.is_none() {
             match self.websocket.read() {
-                Ok(message) => self.take(message, &mut batch),
+                Ok(message) => {
+                    self.count(message.len());
+                    self.take(message, &mut batch);
+                }
                 Err(Error::Io(error)) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => batch.end = Some(self.broken(&error)),
             }
         }
         self.websocket.get_mut().clear();
+        if self.has_read_large && self.unread_bytes == 0 {
+            let config = *self.websocket.get_config();
+            self.websocket = WebSocket::from_raw_socket(Inbound::new(&[]), Role::Server, Some(config));
+            self.has_read_large = false;
+        }
         batch
+    }
+
+    fn count(&mut self, payload_bytes: usize) {
+        let frame_bytes = frame_header_bytes(payload_bytes) + MASK_BYTES + payload_bytes;
+        self.unread_bytes = self.unread_bytes.saturating_sub(frame_bytes as u64);
+        self.has_read_large |= payload_bytes > KEPT_FRAME_BYTES_MAX;
     }
 
     /// Waits until the bounds on what is pending allow another read; false when the writer is gone.

@@ -19,6 +19,7 @@ use std::time::Duration;
 use bytes::{Buf, Bytes, BytesMut};
 use oncewire_protocol::hub::Attachment;
 use oncewire_protocol::session::{AttachEpoch, Mark, Progress, SharedOutbox};
+use oncewire_protocol::wire::FrameRest;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, Sleep, timeout};
 
@@ -53,8 +54,10 @@ pub(super) struct Writer<W> {
     outbox: SharedOutbox,
     epoch: AttachEpoch,
     link: Link,
-    /// What the connection has not taken of frames that it has taken the beginning of.
+    /// What the connection has not taken of a frame that it has taken the beginning of, in two parts: the first is
+    /// shared with all that wait for the same message, the second is short.
     begun: Bytes,
+    begun_tail: Bytes,
     /// Set while the last write took nothing.
     is_blocked: bool,
     pong: Option<Box<[u8]>>,
@@ -88,6 +91,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
             epoch: attachment.session.epoch,
             link,
             begun: Bytes::new(),
+            begun_tail: Bytes::new(),
             is_blocked: false,
             pong: None,
             is_ping_due: false,
@@ -175,7 +179,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
             Poll::Ready(Ok(written @ 1..)) => {
                 self.begun.advance(written);
                 if self.begun.is_empty() {
-                    self.begun = Bytes::new();
+                    self.begun = std::mem::take(&mut self.begun_tail);
                 }
                 self.wrote()
             }
@@ -219,12 +223,23 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
         };
         let (begun, unwritten) = divide(written, control_bytes, marks);
         if !begun.is_empty() {
-            self.begun = Bytes::copy_from_slice(&out[begun]);
+            let index = marks.len().checked_sub(unwritten.len() + 1);
+            self.keep_begun(&out[begun], index.and_then(|index| marks.get(index)));
         }
         if !unwritten.is_empty() {
             self.outbox.lock().rewind(self.epoch, unwritten);
         }
         step
+    }
+
+    /// Keeps the rest of a begun frame. A message's is not copied: a thousand slow clients share it.
+    fn keep_begun(&mut self, rest: &[u8], mark: Option<&Mark>) {
+        let shared = mark.and_then(|mark| self.outbox.lock().rest_of_frame(mark, rest.len()));
+        (self.begun, self.begun_tail) = match shared {
+            Some(FrameRest { shared, tail }) if shared.is_empty() => (tail, Bytes::new()),
+            Some(FrameRest { shared, tail }) => (shared, tail),
+            None => (Bytes::copy_from_slice(rest), Bytes::new()),
+        };
     }
 
     fn blocked(&mut self) -> Step {
@@ -244,6 +259,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
     async fn say_goodbye(mut self, close: Bytes) {
         let goodbye = async {
             self.io.write_all(&self.begun).await?;
+            self.io.write_all(&self.begun_tail).await?;
             self.io.write_all(&close).await?;
             self.io.shutdown().await?;
             let mut late_pong = None;
