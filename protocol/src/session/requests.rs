@@ -8,7 +8,7 @@
 //!                              refused  record   same ack id as an earlier slot
 //! ```
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use super::{AckWindow, Seen};
@@ -94,9 +94,12 @@ impl Requests {
 
     /// Turns the whole queue into the next batch: `classify` gives each request its slot, told whether the batch
     /// already appends something under the same ack id. Returns the records to append.
-    pub fn next_batch(&mut self, mut classify: impl FnMut(&Upstream, &[AckId]) -> Slot) -> Vec<Arc<Record>> {
+    pub fn next_batch(
+        &mut self,
+        mut classify: impl FnMut(&Upstream, &BTreeSet<AckId>) -> Slot,
+    ) -> Vec<Arc<Record>> {
         let mut records = Vec::new();
-        let mut ack_ids = Vec::new();
+        let mut ack_ids = BTreeSet::new();
         self.batch_number += 1;
         self.may_have_happened = false;
         for Request { message, bytes } in self.queue.drain(..) {

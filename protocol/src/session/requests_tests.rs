@@ -55,7 +55,7 @@ fn the_judge_is_told_the_ack_ids_that_the_batch_appends_already() {
     let mut told = Vec::new();
     let mut append = append_all();
     requests.next_batch(|message, known| {
-        told.push(known.to_vec());
+        told.push(known.iter().copied().collect::<Vec<_>>());
         if message.ack_id() == Some(2) { Slot::Answer(None) } else { append(message, known) }
     });
     assert_eq!(told, [vec![], vec![1], vec![1], vec![1]]);
@@ -141,7 +141,7 @@ fn push(requests: &mut Requests, ack_ids: impl IntoIterator<Item = Option<AckId>
 }
 
 /// A judge that appends everything, under keys of its own.
-fn append_all() -> impl FnMut(&Upstream, &[AckId]) -> Slot {
+fn append_all() -> impl FnMut(&Upstream, &BTreeSet<AckId>) -> Slot {
     let mut counter = 0;
     move |message, _| {
         counter += 1;

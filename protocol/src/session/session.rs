@@ -156,7 +156,7 @@ struct Judge<'a> {
 
 impl Judge<'_> {
     /// The slot of a request whose ack id was executed, or is about to be.
-    fn known_ack_id(&self, ack: AckKey, ack_ids_in_batch: &[AckId]) -> Option<Slot> {
+    fn known_ack_id(&self, ack: AckKey, ack_ids_in_batch: &BTreeSet<AckId>) -> Option<Slot> {
         let AckKey { ack_id, fingerprint } = ack;
         match self.window.look_up(ack_id, fingerprint) {
             Seen::New if ack_ids_in_batch.contains(&ack_id) => Some(Slot::Repeat(ack)),
