@@ -89,6 +89,10 @@ test("20,000 messages in flight to a subscriber that is cut all the time (22 #4;
     received++;
     wake();
   });
+  subscriber.sdk.on("disconnected", () => {
+    wrong ??= "the session was lost";
+    wake();
+  });
   const sends = [];
   for (let number = 0; number < messages && !wrong; number++) {
     while (number - received >= ahead && !wrong) await new Promise((resolve) => (wake = resolve));

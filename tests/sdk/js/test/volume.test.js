@@ -12,7 +12,11 @@ import { until } from "../support/waiting.js";
 
 const MESSAGES = 30_000;
 
-async function stream(t, { toml, ahead }) {
+/**
+ * Publishes as fast as it may: never more than `ahead` messages before the subscriber's callback, and never more than
+ * `unacked` publishes without their acks.
+ */
+async function stream(t, { toml, ahead, unacked = Infinity }) {
   const gateway = await Gateway.start(t, { toml });
   const proxy = await ProxyProcess.start(t).open(gateway);
   const publisher = await Client.connect(t, gateway);
@@ -28,13 +32,22 @@ async function stream(t, { toml, ahead }) {
     received++;
     wake();
   });
+  const isWhole = () => subscriber.disconnections + publisher.disconnections === 0;
+  subscriber.sdk.on("disconnected", () => wake());
+  let acked = 0;
   const sends = [];
-  for (let number = 0; number < MESSAGES; number++) {
-    while (number - received >= ahead) await new Promise((resolve) => (wake = resolve));
-    sends.push(publisher.send("g", `${number}`));
+  for (let number = 0; number < MESSAGES && isWhole(); number++) {
+    while ((number - received >= ahead || number - acked >= unacked) && isWhole()) {
+      await new Promise((resolve) => (wake = resolve));
+    }
+    const send = publisher.send("g", `${number}`).then(() => {
+      acked++;
+      wake();
+    });
+    sends.push(send);
   }
   await Promise.all(sends);
-  await until(`${MESSAGES} messages`, () => received >= MESSAGES);
+  await until(`${MESSAGES} messages`, () => received >= MESSAGES || !isWhole());
 
   assert.equal(received, MESSAGES);
   assert.equal(subscriber.connections.length, 1);
@@ -45,8 +58,11 @@ async function stream(t, { toml, ahead }) {
 
 test("30,000 messages to one client, 5,000 ahead (22 #5)", (t) => stream(t, { ahead: 5_000 }));
 
+// The SDK handles hundreds of messages in one turn of its event loop, and what it sends in that turn travels over two
+// sockets: were all its publishes to overtake its sequence acks, 500 ahead plus as many again would be above 1,000. The
+// bound on unacknowledged publishes keeps the sum below it, whichever socket the gateway reads first.
 test("30,000 messages to one client with an outbox of 1,000, 500 ahead (22 #5; 22.1 #13)", (t) =>
-  stream(t, { toml: "outbox_messages_max = 1000\n", ahead: 500 }));
+  stream(t, { toml: "outbox_messages_max = 1000\n", ahead: 500, unacked: 200 }));
 
 test("a client that does not take its messages is cut off at the bound with 1008, and starts anew (22.1 #13)", async (t) => {
   const gateway = await Gateway.start(t, { toml: "outbox_messages_max = 1000\n" });
