@@ -56,6 +56,8 @@ mutations! {
     RefusedWhileBooting,
     /// R10: a session expires although a socket is attached.
     ExpiresWhileAttached,
+    /// R11: a record that is read again takes effect again.
+    OffsetNotCompared,
     /// R11: some messages are not delivered.
     DeliverySkipped,
     /// R11: leaving a group has no effect.

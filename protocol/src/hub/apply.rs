@@ -7,16 +7,16 @@ use std::sync::Arc;
 
 use super::owner::Purpose;
 use super::timer::Timer;
-use super::{Attachment, Hub, Output, SessionHandle, SessionKey};
+use super::{Attachment, Hub, OpenId, Output, SessionHandle, SessionKey};
 use crate::log::{Body, Offset, Opened, Published, Record, Time};
 use crate::mutation::{Mutation, is_on};
 use crate::session::{Closing, Outcome, Session, SharedMessage};
-use crate::wire::{ConnectionId, Downstream, GroupName, Message, Sender};
+use crate::wire::{ConnectionId, Downstream, GroupName, Message, ReconnectionToken, Sender};
 
 impl Hub {
     /// Applies a record and settles the request that it came from.
     pub(super) fn apply(&mut self, now: Time, offset: Offset, record: &Arc<Record>) {
-        if self.applied.is_some_and(|applied| offset <= applied) {
+        if self.applied.is_some_and(|applied| offset <= applied) && !is_on(Mutation::OffsetNotCompared) {
             return;
         }
         self.applied = Some(offset);
@@ -88,7 +88,8 @@ impl Hub {
         }
     }
 
-    /// A boot ends the sessions of earlier boots that are not reliable and detaches the others (DESIGN: restart).
+    /// A boot ends the sessions of earlier boots that are not reliable and detaches the others: their retention starts
+    /// anew at the boot's time.
     fn apply_booted(&mut self, record: &Record) {
         self.repeats.forget_all_but(record.key.boot.boot);
         let keys: Vec<SessionKey> = self.sessions.keys().collect();
@@ -220,8 +221,8 @@ impl Hub {
     fn attach_new(
         &mut self,
         connection_id: &ConnectionId,
-        open: super::OpenId,
-        reconnection_token: Option<crate::wire::ReconnectionToken>,
+        open: OpenId,
+        reconnection_token: Option<ReconnectionToken>,
     ) {
         let Some(&key) = self.by_connection_id.get(connection_id) else { return };
         let attachment = self.attach(key);

@@ -158,12 +158,19 @@ impl World {
 
     pub(crate) fn tail(&mut self, hub: usize, shard: usize) {
         let most = self.random.pick(&[1, 3, 20, 200]);
+        // A tail that was opened anew may bring what has been read before.
+        let again = if self.random.permille(20) { self.random.index(20) } else { 0 };
+        if again > 0 {
+            self.note(Path::ReadAgain);
+        }
         let readable = self.readable(hub);
         let node = &mut self.hubs[hub];
         let state = &mut node.shards[shard];
         state.is_tail_scheduled = false;
-        let records = node.log.read(state.cursor, readable.min(state.cursor + most));
-        state.cursor += records.len();
+        let from = state.cursor.saturating_sub(again);
+        let to = readable.min(state.cursor + most);
+        state.cursor = to;
+        let records = node.log.read(from, to);
         for (_, record) in &records {
             if let Body::Ended { reason, .. } = &record.body {
                 let path = match reason {

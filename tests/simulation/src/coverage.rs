@@ -51,6 +51,7 @@ paths! {
     AppendLateAfterOthers = "late append landed after later records of its shard",
     RetryRefused = "definite failure of an append that was in doubt",
     BootInDoubt = "boot record in doubt",
+    ReadAgain = "records read again",
     Twin = "twin passed over",
     // Sessions.
     Opened = "session opened",

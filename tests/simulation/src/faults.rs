@@ -2,8 +2,9 @@
 
 use crate::actor::Actor;
 use crate::coverage::Path;
+use crate::edge::{GatewayEnd, token};
 use crate::heal::Stage;
-use crate::network::Upgrade;
+use crate::network::{Conn, Upgrade};
 use crate::weather::Fault;
 use crate::world::{Event, World};
 
@@ -75,13 +76,13 @@ impl World {
         let arrives_late = self.random.permille(450);
         if arrives_late {
             // What is under way to the gateway still arrives, after the client has gone on elsewhere.
-            let longest_ms = self.random.pick(&[30, 100, 300, 3_000]);
+            let longest_ms = self.random.pick(&[60, 150, 300, 3_000]);
             self.stall_pipe(conn, true, (1, longest_ms));
             self.cut_down(conn, down);
         } else {
             self.sever(conn, up, down);
         }
-        self.schedule_in(client_ms, Event::ClientNotices { conn });
+        self.schedule_in(if arrives_late { (0, 60) } else { client_ms }, Event::ClientNotices { conn });
         self.schedule_in(
             if arrives_late { (3_000, 25_000) } else { gateway_ms },
             Event::GatewayNotices { conn },
@@ -102,16 +103,25 @@ impl World {
         }
     }
 
+    /// Somebody resumes an attached session: an attempt that its client gave up long ago, say.
     fn second_upgrade(&mut self) {
-        let resumes = self.conns.values().filter(|state| matches!(state.upgrade, Upgrade::Resume { .. }));
-        let resumes: Vec<(usize, Upgrade)> =
-            resumes.map(|state| (state.hub, state.upgrade.clone())).collect();
-        if resumes.is_empty() {
+        let sessions: Vec<_> = self.conns.values().filter_map(|state| self.resumable(state)).collect();
+        if sessions.is_empty() {
             return;
         }
         self.note(Path::SecondUpgrade);
-        let (hub, upgrade) = resumes[self.random.index(resumes.len())].clone();
+        let (hub, upgrade) = sessions[self.random.index(sessions.len())].clone();
         self.repeat_upgrade(hub, upgrade);
+    }
+
+    fn resumable(&self, state: &Conn) -> Option<(usize, Upgrade)> {
+        let GatewayEnd::Serving(serving) = &state.gateway else { return None };
+        let subprotocol = serving.subprotocol();
+        let connection_id = serving.connection_id.to_string();
+        let token = token(&connection_id, self.hubs[state.hub].log.epoch);
+        subprotocol
+            .is_reliable()
+            .then_some((state.hub, Upgrade::Resume { connection_id, token, subprotocol }))
     }
 
     fn crash(&mut self) {

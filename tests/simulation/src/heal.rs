@@ -4,6 +4,7 @@ use crate::Failure;
 use crate::actor::Actor;
 use crate::coverage::Path;
 use crate::recorder::quiesced;
+use crate::weather::Fault;
 use crate::world::{Event, World};
 
 /// How long a healed world may take to settle, in milliseconds.
@@ -11,7 +12,7 @@ const SETTLE_MS_MAX: u64 = 200_000;
 /// How often to look whether it has.
 const LOOK_MS: u64 = 250;
 /// Longer than any session waits for its client.
-const REST_MS: u64 = 70_000;
+const REST_MS: u64 = 100_000;
 /// How often clients publish while the world rests.
 const REST_PROBES: u64 = 4;
 
@@ -135,5 +136,30 @@ impl World {
         }
         let event = quiesced(self.recorder.at_ms(self.now_us));
         self.record(event);
+        if let Some(what) = self.left_over() {
+            self.fail(Failure::LeftOver(what));
+        }
+    }
+
+    /// What the gateway still holds although nobody needs it any more.
+    fn left_over(&mut self) -> Option<String> {
+        // A clock that went back makes sessions wait longer.
+        if !self.weather.has(Fault::ClockBackward) {
+            for (index, hub) in self.hubs.iter().enumerate() {
+                let is_its = |actor: &&Actor| matches!(actor, Actor::Honest(client) if client.hub == index);
+                let clients = self.actors.iter().flatten().filter(is_its).count();
+                let sessions = hub.sessions();
+                if sessions != clients {
+                    return Some(format!("{}: {sessions} sessions of {clients} clients", hub.name));
+                }
+                if hub.has_timers() {
+                    return Some(format!("{}: a timer", hub.name));
+                }
+            }
+        }
+        self.hubs.clear();
+        self.conns.clear();
+        let bytes = self.budget.used_bytes();
+        (bytes > 0).then(|| format!("{bytes} bytes in the memory budget"))
     }
 }

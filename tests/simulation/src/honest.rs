@@ -75,6 +75,9 @@ impl Honest {
             ack_timeout_ms: settings.ack_timeout_ms.map(|_| random.pick(&[700, 5_000])),
             request_retry_ms: random.pick(&[50, 1_000]),
             ping_ms: settings.ping_ms.map(|_| random.within((500, 3_000))),
+            requests_before_connected: random.permille(700),
+            resend_to_new_session: random.permille(300),
+            auto_rejoin: random.permille(800),
             silence_ms_max: settings.silence_ms_max.map(|_| 7_000),
             ..settings
         };

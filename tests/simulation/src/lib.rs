@@ -7,7 +7,7 @@
 //!
 //! First everything goes wrong; then the world heals, and everything has to arrive and to settle. What clients asked for
 //! and saw goes to `oncewire-checker`, which judges it and knows nothing of this crate. Beside that the simulation itself
-//! judges only whether the healed world comes to rest, and stays there.
+//! judges only whether the healed world comes to rest, stays there, and leaves nothing behind.
 //!
 //! | file | holds |
 //! |---|---|
@@ -84,6 +84,8 @@ pub enum Failure {
     SessionLostAtRest(String),
     /// A client was told that its session is over, and nothing can have ended it.
     SessionRefused(String),
+    /// The gateway keeps what nobody needs any more.
+    LeftOver(String),
     /// Something panicked.
     Panicked(String),
     /// A record could not be read back.
@@ -115,6 +117,7 @@ impl fmt::Display for Failure {
             Self::Unsettled(what) => write!(f, "the healed world does not settle: {what}"),
             Self::SessionRefused(session) => write!(f, "{session} was ended for no reason"),
             Self::SessionLostAtRest(who) => write!(f, "the healed world lost a session: {who}"),
+            Self::LeftOver(what) => write!(f, "the gateway has something left over: {what}"),
             Self::Panicked(what) => write!(f, "panicked: {what}"),
             Self::Unreadable(what) => write!(f, "a record can't be read back: {what}"),
             Self::Driver(what) => write!(f, "driver and core disagree: {what}"),

@@ -78,6 +78,16 @@ impl HubNode {
         usize::from(Shard::of(connection_id, self.shard_count))
     }
 
+    /// Sessions that it holds.
+    pub fn sessions(&self) -> usize {
+        self.shards.iter().map(|shard| shard.hub.sessions()).sum()
+    }
+
+    /// Whether it waits for some time to come.
+    pub fn has_timers(&self) -> bool {
+        self.shards.iter().any(|shard| shard.hub.poll_timeout().is_some())
+    }
+
     /// What the hub still has to do, if anything.
     pub fn unsettled(&self) -> Option<String> {
         if !self.log.queue.is_empty() || self.log.needs_sync() {

@@ -60,6 +60,11 @@ impl Serving {
         }
     }
 
+    /// What it speaks.
+    pub fn subprotocol(&self) -> Subprotocol {
+        self.subprotocol
+    }
+
     /// Its session's shard.
     pub fn shard(&self) -> usize {
         self.shard

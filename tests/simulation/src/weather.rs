@@ -54,7 +54,7 @@ impl Fault {
         (Self::ClientHalfOpen, 4_000),
         (Self::StallUp, 2_000),
         (Self::StallDown, 2_000),
-        (Self::SecondUpgrade, 2_500),
+        (Self::SecondUpgrade, 1_200),
         (Self::Crash, 5_000),
         (Self::HistoryLoss, 12_000),
         (Self::ShutDown, 9_000),
@@ -193,7 +193,7 @@ fn settings(random: &mut Random) -> HubSettings {
     };
     HubSettings {
         outbox: OutboxLimits {
-            messages_max: draw(random, &[150, 40], MESSAGES_MAX),
+            messages_max: draw(random, &[150, 40, 12], MESSAGES_MAX),
             bytes_max: draw(random, &[8_000], BYTES_MAX),
         },
         requests: RequestBounds {

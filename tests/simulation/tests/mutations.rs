@@ -32,6 +32,7 @@ const CAUGHT_WITHIN: &[(Fault, u64)] = &[
     (Core(DoubtForgottenAtRetry), 200),
     (Core(RefusedWhileBooting), 100),
     (Core(ExpiresWhileAttached), 20),
+    (Core(OffsetNotCompared), 150),
     (Core(DeliverySkipped), 10),
     (Core(LeaveIgnored), 10),
     (Core(NoEchoIgnored), 10),
