@@ -48,6 +48,13 @@ impl Served {
         Some(socket)
     }
 
+    /// Memory that it holds now, in MiB.
+    fn resident_mib(&self) -> usize {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id().unwrap())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() / 1024
+    }
+
     fn terminate(&self) {
         let id = self.child.id().unwrap().to_string();
         let killed = std::process::Command::new("kill").args(["-TERM", &id]).status().unwrap();
@@ -221,4 +228,41 @@ async fn a_gateway_that_is_killed_is_gone_and_the_next_one_starts() {
     assert!(!rest.contains("ERROR"), "{rest}");
     let again = Served::start(None, &[]).await;
     again.reliable("a").await.unwrap().done(join("g", 1)).await;
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn slow_sockets_do_not_each_hold_a_copy_of_the_frame_that_they_are_stuck_in() {
+    let served = Served::start(None, &[]).await;
+    let mut stuck = Vec::new();
+    for number in 0..200 {
+        let token = Token::user(&format!("s{number}")).group("g");
+        let connector = Connector::new(served.address).token(&token).offer(RELIABLE);
+        stuck.push(connector.receive_buffer_bytes(4096).open().await.unwrap_or_else(|_| panic!("refused")));
+    }
+    let mut publisher = served.reliable("publisher").await.unwrap();
+    for ack_id in 1..=4 {
+        publisher.done(publish("g", ack_id, &"x".repeat(1_000_000))).await;
+    }
+    // Answered behind the writes of its own socket's turn, so that the others have had theirs.
+    publisher.settle().await;
+    let held = served.resident_mib();
+    assert!(held < 80, "{held} MiB for 4 MB of messages");
+    drop(stuck);
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn an_idle_socket_does_not_hold_the_buffer_of_its_largest_message() {
+    let served = Served::start(None, &[]).await;
+    let large_ping = json!({"type": "ping", "padding": "x".repeat(1_000_000)});
+    let mut idle = Vec::new();
+    for number in 0..100 {
+        let mut socket = served.reliable(&format!("s{number}")).await.unwrap();
+        socket.send(large_ping.clone()).await;
+        socket.expect(json!({"type": "pong"})).await;
+        idle.push(socket);
+    }
+    let held = served.resident_mib();
+    assert!(held < 60, "{held} MiB for 100 idle sockets");
 }
