@@ -1,9 +1,12 @@
 //! The gateway's end of a socket: the upgrade, and how it lets go. Here and in `socket.rs` it uses the calls of the core
 //! that the real edge uses, and no others.
 
+use std::task::Waker;
+
 use oncewire_protocol::hub::{
     Attachment, Input, OpenError, OpenId, Opening, Resuming, SessionKey, SocketEnd,
 };
+use oncewire_protocol::session::Closing;
 use oncewire_protocol::wire::{Close, CloseCode, ConnectionId, ReconnectionToken};
 
 use crate::DriverMutation;
@@ -47,7 +50,7 @@ impl World {
         else {
             return;
         };
-        if !self.is_up {
+        if !self.is_accepting {
             state.gateway = GatewayEnd::Gone;
             self.answer(conn, Answer::Failed);
             return self.reap(conn);
@@ -192,14 +195,13 @@ impl World {
         self.reap(conn);
     }
 
-    /// The gateway shuts down: a close frame for everybody.
+    /// The gateway shuts down: everybody gets what waits and a close frame, and nobody comes in any more.
     pub(crate) fn close_all_sockets(&mut self) {
-        let all: Vec<u64> = self.conns.keys().copied().collect();
-        for conn in all {
-            let is_clean = self.serving(conn).is_some_and(|serving| serving.is_between_frames());
-            if is_clean {
-                self.close_with(conn, Close::GOING_AWAY);
-                self.gateway_drops(conn);
+        self.is_accepting = false;
+        for state in self.conns.values() {
+            if let GatewayEnd::Serving(serving) = &state.gateway {
+                let writer = serving.attachment.outbox.lock().close(Closing::AfterFlush(Close::GOING_AWAY));
+                writer.into_iter().for_each(Waker::wake);
             }
         }
     }

@@ -28,10 +28,10 @@ impl World {
             Fault::Crash => self.crash(),
             Fault::HistoryLoss => self.lose_history(),
             Fault::ShutDown => {
-                if self.is_up {
+                if self.is_accepting {
                     self.note(Path::ShutDown);
                     self.close_all_sockets();
-                    self.stop_process(|world, hub| world.hubs[hub].log.landed());
+                    self.schedule_in((10, 2_000), Event::Stop { process: self.process });
                 }
             }
             Fault::StoreOutage => {

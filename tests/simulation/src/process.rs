@@ -110,6 +110,7 @@ impl World {
     pub(crate) fn start_process(&mut self) {
         self.process += 1;
         self.is_up = true;
+        self.is_accepting = true;
         self.budget = Arc::new(MemoryBudget::new(self.weather.budget_bytes));
         self.trace.line(self.now_us, || "gateway starts".to_owned());
         for index in 0..self.hubs.len() {
@@ -158,6 +159,7 @@ impl World {
     pub(crate) fn stop_process(&mut self, kept: impl Fn(&mut Self, usize) -> usize) {
         self.process += 1;
         self.is_up = false;
+        self.is_accepting = false;
         self.commands.clear();
         for hub in 0..self.hubs.len() {
             let kept = kept(self, hub);

@@ -74,11 +74,6 @@ impl Serving {
     pub fn is_quiet(&self) -> bool {
         self.is_idle && !self.is_write_scheduled
     }
-
-    /// Whether a close frame may be written now.
-    pub fn is_between_frames(&self) -> bool {
-        self.write.is_between_frames()
-    }
 }
 
 /// A transmission that is being written.
@@ -100,9 +95,21 @@ impl Write {
             .unwrap_or(self.marks.len())
     }
 
-    /// Whether the last frame that was begun has been finished.
-    fn is_between_frames(&self) -> bool {
-        self.written == 0 || self.marks.iter().any(|mark| mark.end == self.written)
+    /// Whether the outbox would finish the begun frame otherwise than with the bytes at hand.
+    fn rest_is_other(&self, untouched: usize, Attachment { outbox, .. }: &Attachment) -> bool {
+        let Some(mark) = untouched.checked_sub(1).and_then(|begun| self.marks.get(begun)) else {
+            return false;
+        };
+        let bytes = &self.bytes[..mark.end - self.written];
+        let rest = (!bytes.is_empty()).then(|| outbox.lock().rest_of_frame(mark, bytes.len())).flatten();
+        rest.is_some_and(|rest| [rest.shared, rest.tail].concat() != bytes)
+    }
+
+    /// What is left of the frame that was begun.
+    fn into_begun(mut self) -> BytesMut {
+        let begun = self.first_untouched().checked_sub(1).and_then(|begun| self.marks.get(begun));
+        let end = begun.map_or(0, |mark| mark.end.saturating_sub(self.written));
+        self.bytes.split_to(end)
     }
 }
 
@@ -223,14 +230,8 @@ impl World {
         }
         let epoch = serving.attachment.session.epoch;
         if serving.attachment.outbox.lock().is_write_over(epoch, &serving.writer) {
-            let is_clean = serving.write.is_between_frames();
-            serving.write = Write::default();
-            self.note(Path::WriteGivenUp);
-            if !is_clean {
-                // A close frame in the middle of another frame would only be noise.
-                self.gateway_drops(conn);
-            }
-            return is_clean;
+            self.give_up_write(conn);
+            return false;
         }
         let all = serving.write.bytes.len();
         let is_partial = self.random.permille(self.weather.partial_write);
@@ -249,6 +250,7 @@ impl World {
         }
         let write = &mut serving.write;
         let untouched = write.first_untouched();
+        let is_other = write.rest_is_other(untouched, &serving.attachment);
         let is_rewound = may_rewind && untouched < write.marks.len();
         if is_rewound {
             let Attachment { session, outbox } = &serving.attachment;
@@ -261,6 +263,9 @@ impl World {
         if is_done {
             *write = Write::default();
         }
+        if is_other {
+            self.fail(Failure::Driver("the rest of a frame is another than what was left of it".to_owned()));
+        }
         if taken > 0 {
             self.note(if is_rewound { Path::PartialWriteRewound } else { Path::PartialWrite });
         }
@@ -269,6 +274,24 @@ impl World {
             self.schedule_write(conn);
         }
         false
+    }
+
+    /// The socket is to be closed in the middle of a write: what has been begun is finished, then comes a close frame
+    /// if there is to be one.
+    fn give_up_write(&mut self, conn: u64) {
+        self.note(Path::WriteGivenUp);
+        let now = self.gateway_time();
+        let Some(serving) = self.serving(conn) else { return };
+        let Serving { attachment: Attachment { session, outbox }, write, writer, .. } = serving;
+        let rest = std::mem::take(write).into_begun();
+        let (mut out, mut marks) = (BytesMut::new(), Vec::new());
+        let ordered = outbox.lock().transmit(session.epoch, now, 0, &mut out, &mut marks, writer);
+        if let Progress::Close(close) = ordered
+            && self.gateway_writes(conn, &rest) == rest.len()
+        {
+            self.close_with(conn, close);
+        }
+        self.gateway_drops(conn);
     }
 
     /// Asks for something to write; tells whether there is something.

@@ -65,6 +65,8 @@ pub enum Event {
     Act { actor: usize },
     /// A fault.
     Fault(Fault),
+    /// The gateway's process ends in order: what has landed stays.
+    Stop { process: u64 },
     /// The gateway starts.
     Start,
     /// A look at whether the world has settled.
@@ -110,6 +112,8 @@ pub struct World {
     /// Counts the gateway's starts.
     pub(crate) process: u64,
     pub(crate) is_up: bool,
+    /// Whether it takes new sockets.
+    pub(crate) is_accepting: bool,
     pub(crate) hubs: Vec<HubNode>,
     pub(crate) budget: Arc<MemoryBudget>,
     pub(crate) outage_until: u64,
@@ -147,6 +151,7 @@ impl World {
             skew_ms: 0,
             process: 0,
             is_up: false,
+            is_accepting: false,
             hubs: vec![HubNode::new("alpha"), HubNode::new("beta")],
             budget,
             outage_until: 0,
@@ -221,6 +226,11 @@ impl World {
             Event::ActorTimer { actor } => self.with_actor(actor, |actor, world| actor.timer(world)),
             Event::Act { actor } => self.with_actor(actor, |actor, world| actor.act(world)),
             Event::Fault(fault) => self.strike(fault),
+            Event::Stop { process } => {
+                if process == self.process {
+                    self.stop_process(|world, hub| world.hubs[hub].log.landed());
+                }
+            }
             Event::Start => self.start_process(),
             Event::Look => self.look(),
         }
