@@ -3,6 +3,7 @@
 //! A session does not know other sessions, sockets' bytes or the wall clock.
 
 mod ack_window;
+mod kept_capacity;
 mod outbox;
 mod permissions;
 mod requests;

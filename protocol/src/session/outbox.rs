@@ -16,6 +16,7 @@ use std::task::Waker;
 use bytes::BytesMut;
 use parking_lot::Mutex;
 
+use super::kept_capacity::shrink_if_empty;
 use super::{SequenceIds, SharedMessage};
 use crate::log::Time;
 use crate::mutation::{Mutation, is_on};
@@ -277,7 +278,7 @@ impl Outbox {
             }
             self.drop_front();
         }
-        self.shrink();
+        shrink_if_empty(&mut self.entries);
     }
 
     // For the socket.
@@ -453,7 +454,7 @@ impl Outbox {
             while self.cursor > 0 {
                 self.drop_front();
             }
-            self.shrink();
+            shrink_if_empty(&mut self.entries);
         }
         self.wake_reader();
     }
@@ -462,19 +463,13 @@ impl Outbox {
         while self.entries.front().is_some_and(|entry| entry.message.is_none()) {
             self.drop_front();
         }
-        self.shrink();
+        shrink_if_empty(&mut self.entries);
     }
 
     fn drop_front(&mut self) {
         if let Some(entry) = self.entries.pop_front() {
             self.content_bytes -= entry.message.map_or(0, |message| message.content_bytes());
             self.cursor = self.cursor.saturating_sub(1);
-        }
-    }
-
-    fn shrink(&mut self) {
-        if self.entries.is_empty() && self.entries.capacity() > KEPT_CAPACITY {
-            self.entries = VecDeque::new();
         }
     }
 
@@ -505,9 +500,6 @@ impl Reply {
         size_of::<Self>() + text_bytes
     }
 }
-
-/// Slots that an empty queue keeps, so that a session with little traffic does not allocate for each message.
-const KEPT_CAPACITY: usize = 16;
 
 #[cfg(test)]
 #[path = "outbox_tests.rs"]

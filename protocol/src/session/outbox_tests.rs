@@ -1,5 +1,6 @@
 use super::super::testing::{Wakes, drain, expiring, read, read_frames, shared};
 use super::*;
+use crate::session::kept_capacity::KEPT_CAPACITY;
 use crate::wire::{AckError, ConnectionId, ErrorName};
 
 const NOW: Time = Time(1_000);

@@ -11,6 +11,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use super::kept_capacity::shrink_if_empty;
 use super::{AckWindow, Seen};
 use crate::log::{AckKey, BootKey, Certainty, Record};
 use crate::mutation::{Mutation, is_on};
@@ -110,9 +111,7 @@ impl Requests {
             }
             self.batch.push_back((slot, bytes));
         }
-        if self.queue.capacity() > KEPT_CAPACITY {
-            self.queue = VecDeque::new();
-        }
+        shrink_if_empty(&mut self.queue);
         records
     }
 
@@ -165,9 +164,7 @@ impl Requests {
                 Some(Downstream::Ack { ack_id, error: Some(known_ack_error(ack_id, seen)) })
             }
         };
-        if self.batch.is_empty() && self.batch.capacity() > KEPT_CAPACITY {
-            self.batch = VecDeque::new();
-        }
+        shrink_if_empty(&mut self.batch);
         Some(Settled { answer, bytes })
     }
 }
@@ -193,9 +190,6 @@ fn append_failed() -> AckError {
         message: "The request could not be stored. It may be sent again with the same ack id.".to_owned(),
     }
 }
-
-/// Slots that an empty queue keeps, so that a session with little traffic does not allocate for each request.
-const KEPT_CAPACITY: usize = 16;
 
 #[cfg(test)]
 #[path = "requests_tests.rs"]

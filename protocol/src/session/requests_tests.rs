@@ -1,5 +1,6 @@
 use super::*;
 use crate::log::{Body, BootId, Certainty, Fingerprint, Key, Time};
+use crate::session::kept_capacity::KEPT_CAPACITY;
 use crate::wire::{ConnectionId, GroupName};
 
 #[test]
