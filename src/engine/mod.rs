@@ -10,6 +10,7 @@ mod shard;
 mod socket;
 
 pub use clock::now;
+pub use oncewire_protocol::hub::NewSession;
 pub use socket::Socket;
 
 use std::collections::HashMap;
@@ -22,7 +23,7 @@ use oncewire_protocol::hub::{
 };
 use oncewire_protocol::log::{BootId, LogEpoch, Permission};
 use oncewire_protocol::session::{MemoryBudget, OutboxLimits, RequestBounds};
-use oncewire_protocol::wire::{ConnectionId, GroupName, HubName, ReconnectionToken, Subprotocol, UserId};
+use oncewire_protocol::wire::{ConnectionId, GroupName, HubName, Subprotocol};
 use parking_lot::Mutex;
 use tokio::sync::{OnceCell, mpsc, oneshot};
 
@@ -118,23 +119,6 @@ struct HubState {
     next_id: AtomicU64,
 }
 
-/// What a socket brings that begins a session.
-#[derive(Debug)]
-pub struct NewSession {
-    /// The session's name, never used before.
-    pub connection_id: ConnectionId,
-    /// Whom it acts for.
-    pub user_id: Option<UserId>,
-    /// What was negotiated.
-    pub subprotocol: Subprotocol,
-    /// Roles as the access token spells them.
-    pub roles: Vec<String>,
-    /// Groups to be in from the start.
-    pub groups: Vec<GroupName>,
-    /// Proof for recoveries; for reliable subprotocols.
-    pub reconnection_token: Option<ReconnectionToken>,
-}
-
 impl HubHandle {
     /// The epoch of the hub's log, which reconnection tokens name.
     pub fn epoch(&self) -> LogEpoch {
@@ -142,13 +126,10 @@ impl HubHandle {
     }
 
     /// Begins a session with a socket attached. Returns when the session is in the log.
-    pub async fn open(&self, new: NewSession) -> Result<Socket, OpenError> {
-        let NewSession { connection_id, user_id, subprotocol, roles, groups, reconnection_token } = new;
-        let shard = self.shard_of(&connection_id);
+    pub async fn open(&self, session: NewSession) -> Result<Socket, OpenError> {
+        let shard = self.shard_of(&session.connection_id);
         let open = OpenId(self.next_id());
-        let opening =
-            Opening { open, connection_id, user_id, subprotocol, roles, groups, reconnection_token };
-        attach(shard, open, Input::from(opening)).await
+        attach(shard, open, Input::from(Opening { open, session })).await
     }
 
     /// Attaches a socket to a session; one that is attached is cut. The caller has verified the reconnection token.

@@ -13,7 +13,7 @@ use oncewire_protocol::log::{Body, Certainty, Offset, Record};
 use oncewire_protocol::session::{Progress, Request};
 use oncewire_protocol::wire::{
     AckError, Downstream, ErrorName, FrameKind, Message, Metadata, Payload, PayloadKind, Received,
-    SequenceId, Upstream, decode_downstream,
+    ReconnectionToken, SequenceId, Upstream, decode_downstream,
 };
 use tokio::sync::Semaphore;
 

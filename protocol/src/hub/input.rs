@@ -73,7 +73,14 @@ impl Attachment {
 pub struct Opening {
     /// The driver's name for it.
     pub open: OpenId,
-    /// The new session's name, never used before.
+    /// The session.
+    pub session: NewSession,
+}
+
+/// What a socket brings that begins a session.
+#[derive(Debug)]
+pub struct NewSession {
+    /// The session's name, never used before.
     pub connection_id: ConnectionId,
     /// Whom it acts for.
     pub user_id: Option<UserId>,

@@ -21,8 +21,8 @@ mod tests;
 mod timer;
 
 pub use input::{
-    AppendId, Attachment, CommandError, CommandId, Input, OpenError, OpenId, Opening, Output, Resuming,
-    RuleChange, SessionHandle, SocketEnd,
+    AppendId, Attachment, CommandError, CommandId, Input, NewSession, OpenError, OpenId, Opening, Output,
+    Resuming, RuleChange, SessionHandle, SocketEnd,
 };
 
 use std::collections::{BTreeMap, VecDeque};

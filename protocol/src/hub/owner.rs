@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::timer::{APPEND_RETRY_MS, Timer};
 use super::{
-    AppendId, CommandError, CommandId, Hub, Input, OpenError, OpenId, Opening, Output, Resuming, RuleChange,
-    SessionHandle, SessionKey, SocketEnd,
+    AppendId, CommandError, CommandId, Hub, Input, NewSession, OpenError, OpenId, Opening, Output, Resuming,
+    RuleChange, SessionHandle, SessionKey, SocketEnd,
 };
 use crate::log::{Body, Certainty, EndReason, Opened, Permission, Record, Time};
 use crate::mutation::{Mutation, is_on};
@@ -40,8 +40,8 @@ pub enum Purpose {
 
 impl Hub {
     pub(super) fn open(&mut self, now: Time, opening: Opening) {
-        let Opening { open, connection_id, user_id, subprotocol, roles, groups, reconnection_token } =
-            opening;
+        let Opening { open, session } = opening;
+        let NewSession { connection_id, user_id, subprotocol, roles, groups, reconnection_token } = session;
         if !self.is_live {
             return self.refuse(open, OpenError::Unavailable);
         }

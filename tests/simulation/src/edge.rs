@@ -4,7 +4,7 @@
 use std::task::Waker;
 
 use oncewire_protocol::hub::{
-    Attachment, Input, OpenError, OpenId, Opening, Resuming, SessionKey, SocketEnd,
+    Attachment, Input, NewSession, OpenError, OpenId, Opening, Resuming, SessionKey, SocketEnd,
 };
 use oncewire_protocol::session::Closing;
 use oncewire_protocol::wire::{Close, CloseCode, ConnectionId, ReconnectionToken};
@@ -65,8 +65,7 @@ impl World {
                 let reconnection_token =
                     subprotocol.is_reliable().then(|| token(connection_id.as_str(), epoch));
                 let shard = self.hubs[hub].shard_of(&connection_id);
-                let opening = Opening {
-                    open,
+                let session = NewSession {
                     connection_id,
                     user_id: None,
                     subprotocol,
@@ -74,7 +73,7 @@ impl World {
                     groups,
                     reconnection_token,
                 };
-                self.send(hub, shard, opening.into(), None);
+                self.send(hub, shard, Opening { open, session }.into(), None);
             }
             Upgrade::Resume { connection_id, token: proof, subprotocol } => {
                 let is_old = proof != token(&connection_id, epoch);

@@ -1,7 +1,7 @@
 //! R9: everything that grows has a bound, and what was used is given back.
 
 use super::harness::*;
-use crate::hub::{CommandError, HubSettings, OpenError, Opening};
+use crate::hub::{CommandError, HubSettings, NewSession, OpenError};
 use crate::log::{Certainty, EndReason, Permission};
 use crate::session::{OutboxLimits, PermissionError};
 use crate::wire::limits::PERMISSION_LITERALS_MAX;
@@ -75,7 +75,7 @@ fn a_publisher_whose_own_messages_overflow_its_outbox_is_ended_too() {
 fn a_slow_client_that_is_not_reliable_is_closed() {
     let mut world = with_outbox(2, usize::MAX);
     let alice = world.open("alice");
-    let opening = Opening { groups: vec![group("g")], ..opening_on("plain", Subprotocol::Json, "u") };
+    let opening = NewSession { groups: vec![group("g")], ..opening_on("plain", Subprotocol::Json, "u") };
     let plain = world.open_with(opening);
     for n in 0..10 {
         world.ask_for(&alice, publish(None, "g", "m"));
@@ -144,7 +144,7 @@ fn a_session_may_be_in_as_many_groups_as_the_bound_says() {
 #[test]
 fn a_session_may_begin_in_as_many_groups_as_the_bound_says() {
     let mut world = with_groups(2);
-    let begin = |id, groups: [&str; 3]| Opening { groups: groups.map(group).to_vec(), ..opening(id) };
+    let begin = |id, groups: [&str; 3]| NewSession { groups: groups.map(group).to_vec(), ..opening(id) };
     let open = world.ask(begin("alice", ["a", "b", "c"]));
     assert_eq!(world.opened[&open].as_ref().unwrap_err(), &OpenError::TooManyGroups);
     assert_eq!(world.waiting(), 0);

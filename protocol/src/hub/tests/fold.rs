@@ -1,7 +1,7 @@
 //! R2, R5 and R11: the fold over a log, live or not, is one and the same.
 
 use super::harness::*;
-use crate::hub::{Hub, HubSettings, Input, OpenError, Opening, SocketEnd};
+use crate::hub::{Hub, HubSettings, Input, NewSession, OpenError, SocketEnd};
 use crate::log::{BootId, EndReason, Offset, Time};
 use crate::session::OutboxLimits;
 use crate::wire::{Subprotocol, Upstream};
@@ -121,7 +121,7 @@ fn r5_the_times_of_records_never_decrease() {
 fn a_boot_ends_plain_sessions_and_detaches_reliable_ones_with_retention_from_its_own_time() {
     let mut world = World::new();
     let alice = world.open_in("alice", &["g"]);
-    world.open_with(Opening { groups: vec![group("g")], ..opening_on("plain", Subprotocol::Json, "u") });
+    world.open_with(NewSession { groups: vec![group("g")], ..opening_on("plain", Subprotocol::Json, "u") });
     world.open_with(opening_on("raw", Subprotocol::Raw, "u"));
     let bob = world.open("bob");
     world.lose(&bob);

@@ -165,16 +165,16 @@ impl World {
     // Sockets.
 
     /// Asks for a new session; nothing is stored yet.
-    pub fn ask(&mut self, opening: Opening) -> OpenId {
+    pub fn ask(&mut self, session: NewSession) -> OpenId {
         let open = self.name();
-        self.handle(Opening { open: OpenId(open), ..opening }.into());
+        self.handle(Opening { open: OpenId(open), session }.into());
         OpenId(open)
     }
 
     /// A new session, attached.
-    pub fn open_with(&mut self, opening: Opening) -> Client {
-        let id = opening.connection_id.clone();
-        let open = self.ask(opening);
+    pub fn open_with(&mut self, session: NewSession) -> Client {
+        let id = session.connection_id.clone();
+        let open = self.ask(session);
         self.settle();
         let attachment = self.opened.remove(&open).expect("an answer").expect("an attachment");
         Client { id, attachment }
@@ -190,7 +190,7 @@ impl World {
     /// [`World::open`] with groups from the token.
     pub fn open_in(&mut self, id: &str, groups: &[&str]) -> Client {
         let client =
-            self.open_with(Opening { groups: groups.iter().map(|g| group(g)).collect(), ..opening(id) });
+            self.open_with(NewSession { groups: groups.iter().map(|g| group(g)).collect(), ..opening(id) });
         assert_eq!(self.reads(&client), ["connected"]);
         client
     }
@@ -266,9 +266,8 @@ impl World {
 }
 
 /// A reliable session that may do everything.
-pub(super) fn opening(id: &str) -> Opening {
-    Opening {
-        open: OpenId(0),
+pub(super) fn opening(id: &str) -> NewSession {
+    NewSession {
         connection_id: ConnectionId::new(id),
         user_id: None,
         subprotocol: Subprotocol::JsonReliable,
@@ -279,12 +278,12 @@ pub(super) fn opening(id: &str) -> Opening {
 }
 
 /// A session that may do nothing but what the roles say.
-pub(super) fn opening_as(id: &str, roles: &[&str]) -> Opening {
-    Opening { roles: roles.iter().map(|role| (*role).to_owned()).collect(), ..opening(id) }
+pub(super) fn opening_as(id: &str, roles: &[&str]) -> NewSession {
+    NewSession { roles: roles.iter().map(|role| (*role).to_owned()).collect(), ..opening(id) }
 }
 
-pub(super) fn opening_on(id: &str, subprotocol: Subprotocol, user: &str) -> Opening {
-    Opening { subprotocol, user_id: Some(UserId::new(user)), ..opening(id) }
+pub(super) fn opening_on(id: &str, subprotocol: Subprotocol, user: &str) -> NewSession {
+    NewSession { subprotocol, user_id: Some(UserId::new(user)), ..opening(id) }
 }
 
 pub(super) fn group(name: &str) -> GroupName {

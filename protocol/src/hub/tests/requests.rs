@@ -1,7 +1,7 @@
 //! R3, R4 and R7: what becomes of a client's requests.
 
 use super::harness::*;
-use crate::hub::{CommandError, Opening, SocketEnd};
+use crate::hub::{CommandError, NewSession, SocketEnd};
 use crate::log::{Certainty, Permission};
 use crate::wire::{EventName, Metadata, Payload, PayloadKind, Subprotocol, Upstream};
 
@@ -22,7 +22,7 @@ fn r3_nothing_is_acknowledged_or_delivered_before_its_record_came_back() {
 #[test]
 fn r3_a_session_that_is_not_reliable_gets_its_acks_and_messages_no_earlier() {
     let mut world = World::new();
-    let opening = Opening { groups: vec![group("g")], ..opening_on("plain", Subprotocol::Json, "u") };
+    let opening = NewSession { groups: vec![group("g")], ..opening_on("plain", Subprotocol::Json, "u") };
     let plain = world.open_with(opening);
     assert_eq!(world.reads(&plain), ["connected"]);
     world.send(&plain, [publish(1, "g", "hi")]);
@@ -206,7 +206,8 @@ fn scenario_4_an_ack_id_is_known_after_a_recovery_and_after_a_restart() {
 #[test]
 fn scenario_19_no_echo_leaves_out_the_sending_session_only() {
     let mut world = World::new();
-    let in_g = |id| Opening { groups: vec![group("g")], ..opening_on(id, Subprotocol::JsonReliable, "ada") };
+    let in_g =
+        |id| NewSession { groups: vec![group("g")], ..opening_on(id, Subprotocol::JsonReliable, "ada") };
     let (first, second) = (world.open_with(in_g("first")), world.open_with(in_g("second")));
     world.reads(&second);
     world.send(&first, [without_echo(publish(1, "g", "hi"))]);

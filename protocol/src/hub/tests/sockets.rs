@@ -1,7 +1,7 @@
 //! R6 and R10: sockets come, take over, go, and come back or not.
 
 use super::harness::*;
-use crate::hub::{OpenError, Opening, SocketEnd};
+use crate::hub::{NewSession, OpenError, SocketEnd};
 use crate::log::EndReason;
 use crate::wire::{Close, Subprotocol, Upstream};
 
@@ -9,7 +9,7 @@ use crate::wire::{Close, Subprotocol, Upstream};
 fn connected_is_the_first_message_of_a_session_and_of_no_other_socket() {
     let mut world = World::new();
     let bob = world.open("bob");
-    let open = world.ask(Opening { groups: vec![group("g")], ..opening("alice") });
+    let open = world.ask(NewSession { groups: vec![group("g")], ..opening("alice") });
     world.send(&bob, [publish(1, "g", "hi")]);
     world.store();
     world.store();
