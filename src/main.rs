@@ -7,13 +7,12 @@ use std::future::Future;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::time::SystemTime;
 
 use anyhow::Context;
 use clap::Parser;
 use oncewire::auth::{AccessKeyError, AccessKeys, ClientGrant, KeyName};
 use oncewire::config::{Config, Overrides, Secret};
-use oncewire::{gateway, telemetry};
+use oncewire::{engine, gateway, telemetry};
 use oncewire_protocol::wire::{GroupName, HubName};
 use url::Url;
 
@@ -97,7 +96,7 @@ fn token(arguments: &Token) -> Result<(), Failure> {
         groups: &arguments.groups,
         validity_seconds: u64::from(arguments.minutes) * 60,
     };
-    let url = keys.client_url(&grant, now_unix_seconds()).map_err(usage)?;
+    let url = keys.client_url(&grant, engine::now().unix_seconds()).map_err(usage)?;
     print(url.as_str())
 }
 
@@ -147,7 +146,8 @@ fn development_greeting(endpoint: &str, access_key: &Secret) -> Result<String, F
         groups: &[],
         validity_seconds: DEVELOPMENT_TOKEN_VALIDITY_SECONDS,
     };
-    let url = access_keys(access_key, None)?.client_url(&grant, now_unix_seconds()).map_err(usage)?;
+    let url =
+        access_keys(access_key, None)?.client_url(&grant, engine::now().unix_seconds()).map_err(usage)?;
     let mut greeting = connection_string(endpoint, access_key);
     let _ = write!(
         greeting,
@@ -215,11 +215,6 @@ fn signals() -> std::io::Result<impl Future<Output = ()> + Send + 'static> {
             std::future::pending().await
         }
     })
-}
-
-fn now_unix_seconds() -> u64 {
-    // A clock before 1970 makes tokens that have expired, which is then the clock's fault to fix.
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
 fn print(text: &str) -> Result<(), Failure> {

@@ -65,7 +65,7 @@ async fn respond(shared: Arc<Shared>, path_hub: Option<&str>, request: Request) 
     let Edge { config, access_keys, .. } = &shared.edge;
     let deadline = Instant::now() + Duration::from_secs(config.handshake_timeout_seconds);
     let (mut parts, _) = request.into_parts();
-    let handshake = match decide(&parts, path_hub, access_keys, config, now_unix_seconds()) {
+    let handshake = match decide(&parts, path_hub, access_keys, config, engine::now().unix_seconds()) {
         Ok(handshake) => handshake,
         Err(refusal) => return refusal.into_response(),
     };
@@ -112,7 +112,7 @@ async fn begin_session(
             hub.as_str(),
             connection_id.as_str(),
             handle.epoch().0,
-            now_unix_seconds(),
+            engine::now().unix_seconds(),
         );
         ReconnectionToken(token)
     });
@@ -145,7 +145,7 @@ async fn recover_session(
         hub.as_str(),
         connection_id.as_str(),
         handle.epoch().0,
-        now_unix_seconds(),
+        engine::now().unix_seconds(),
     );
     if let Err(error) = verified {
         tracing::debug!(%hub, %error, "recovery refused");
@@ -212,10 +212,6 @@ fn switching_protocols(websocket_key: &str, spelling: Option<&str>) -> Response 
         }
     }
     (StatusCode::SWITCHING_PROTOCOLS, headers, Body::empty()).into_response()
-}
-
-fn now_unix_seconds() -> u64 {
-    engine::now().0 / 1000
 }
 
 impl IntoResponse for Refusal {

@@ -24,6 +24,11 @@ pub struct Offset(pub u64);
 pub struct Time(pub u64);
 
 impl Time {
+    /// Whole seconds since 1970-01-01 UTC, as tokens count.
+    pub fn unix_seconds(self) -> u64 {
+        self.0 / 1000
+    }
+
     /// The time this many milliseconds later.
     pub fn plus_ms(self, ms: u64) -> Self {
         Self(self.0.saturating_add(ms))
