@@ -8,7 +8,7 @@ use crate::wire::{AckId, ConnectionId, GroupName, Metadata, Payload, SequenceId,
 pub struct Record {
     /// Makes a repeated append recognisable (R8).
     pub key: Key,
-    /// Stamped by the proposer; never decreasing along the log.
+    /// Stamped by the proposer; among the records of one shard and boot it never decreases.
     pub time: Time,
     /// The session's client has received everything up to this id.
     pub sequence_ack: Option<SequenceId>,
