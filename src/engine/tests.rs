@@ -187,7 +187,7 @@ async fn transmit(socket: &Socket) -> Vec<Received> {
         let epoch = attachment.session.epoch;
         match outbox.transmit(epoch, now(), 1 << 20, &mut out, &mut marks, context.waker()) {
             Progress::Idle => Poll::Pending,
-            Progress::Frames => Poll::Ready(()),
+            Progress::Frames | Progress::LastFrames => Poll::Ready(()),
             other => panic!("{other:?}"),
         }
     })

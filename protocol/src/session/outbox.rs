@@ -65,6 +65,9 @@ pub enum Closing {
 pub enum Progress {
     /// Write the bytes, then call again; after a partial write call [`Outbox::rewind`] first.
     Frames,
+    /// Write the bytes. Once all are written there is nothing more; the waker is woken when that changes. After a
+    /// partial write go on as after `Frames`.
+    LastFrames,
     /// Nothing to write. The waker is woken when that changes.
     Idle,
     /// Send this close frame and be done.
@@ -361,15 +364,19 @@ impl Outbox {
             }
             self.cursor += 1;
         }
-        if !out.is_empty() {
+        let is_last = self.cursor == self.entries.len() && self.needs_no_look_after_writing();
+        if !out.is_empty() && !is_last {
             return Progress::Frames;
         }
         self.drop_expired_front();
         if let Some(Closing::AfterFlush(close)) = self.closing {
             return Progress::Close(close);
         }
-        self.writer = Some(waker.clone());
-        Progress::Idle
+        match &mut self.writer {
+            Some(writer) => writer.clone_from(waker),
+            None => self.writer = Some(waker.clone()),
+        }
+        if out.is_empty() { Progress::Idle } else { Progress::LastFrames }
     }
 
     /// Whether a write that is under way should be given up: the socket is to be closed now or is no longer the
@@ -430,6 +437,12 @@ impl Outbox {
         self.reply_bytes += reply.memory_bytes();
         self.replies.insert(at, reply);
         self.writer.take()
+    }
+
+    /// Whether nothing waits for the end of a write: no reply's memory, no message that is forgotten as it is written,
+    /// no order to close. So it is between publishes, and a look that is saved there is saved for each subscriber.
+    fn needs_no_look_after_writing(&self) -> bool {
+        self.replies.is_empty() && self.subprotocol.is_reliable() && self.closing.is_none()
     }
 
     fn base(&self) -> u64 {

@@ -108,6 +108,7 @@ struct World {
     pulled: Option<(Vec<Mark>, Vec<Item>)>,
     /// Written to a client that is not reliable: gone as soon as the next pull tells so.
     written: Vec<usize>,
+    /// Whether the next thing to send wakes the writer.
     is_waiting: bool,
 }
 
@@ -182,11 +183,14 @@ impl World {
         if !self.is_attached {
             self.attach();
         }
-        while !self.is_waiting {
+        loop {
             if let Some((_, items)) = self.pulled.take() {
                 self.note_written(&items);
             }
             self.transmit(10_000);
+            if self.pulled.is_none() {
+                break;
+            }
         }
         assert!(self.queue.is_empty() && self.pongs == 0);
         self.sequence_ack(&Acked::Future);
@@ -262,9 +266,17 @@ impl World {
             }
             assert_eq!(self.pongs, 0);
         }
-        self.is_waiting = items.is_empty();
-        assert_eq!(progress, if self.is_waiting { Progress::Idle } else { Progress::Frames });
-        if self.is_waiting {
+        let is_all = self.queue.is_empty() && self.pongs == 0;
+        let is_last =
+            self.is_reliable && is_all && items.iter().all(|item| matches!(item, Item::Delivery(_)));
+        let expected = match (items.is_empty(), is_last) {
+            (true, _) => Progress::Idle,
+            (false, true) => Progress::LastFrames,
+            (false, false) => Progress::Frames,
+        };
+        assert_eq!(progress, expected);
+        self.is_waiting |= progress != Progress::Frames;
+        if progress != Progress::Frames {
             let kept = self.deliveries.iter().position(|delivery| delivery.is_kept);
             assert_eq!(self.outbox.messages(), kept.map_or(0, |first| self.deliveries.len() - first));
         }

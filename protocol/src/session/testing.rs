@@ -38,7 +38,7 @@ pub(crate) fn drain(outbox: &mut Outbox, epoch: AttachEpoch, now: Time) -> (Vec<
         let mut out = BytesMut::new();
         let progress = outbox.transmit(epoch, now, 1 << 16, &mut out, &mut Vec::new(), Waker::noop());
         read.extend(read_frames(&out));
-        if progress != Progress::Frames {
+        if !matches!(progress, Progress::Frames | Progress::LastFrames) {
             return (read, progress);
         }
     }

@@ -20,6 +20,9 @@ struct State {
     is_reading_paused: AtomicBool,
     /// Set when the writer is done: nobody reads on for a client that gets no answers.
     is_cut: AtomicBool,
+    /// Set while there is news for the writer, which looks here first: it is woken for each message, and seldom for
+    /// news.
+    has_news: AtomicBool,
     news: Mutex<News>,
 }
 
@@ -62,6 +65,7 @@ impl Link {
     pub(super) fn pong(&self, content: &[u8]) {
         let mut news = self.0.news.lock();
         news.pong = Some(content.into());
+        self.0.has_news.store(true, Ordering::Release);
         wake(&mut news.writer);
     }
 
@@ -114,6 +118,11 @@ impl Link {
         self.0.news.lock().peer_close
     }
 
+    /// Whether [`Link::poll_reader`] has something to tell.
+    pub(super) fn has_news(&self) -> bool {
+        self.0.has_news.load(Ordering::Acquire)
+    }
+
     /// Takes the pong that is due; ready when the reader is done. The task is woken for both.
     pub(super) fn poll_reader(&self, context: &mut Context<'_>, pong: &mut Option<Box<[u8]>>) -> Poll<()> {
         let mut news = self.0.news.lock();
@@ -121,6 +130,7 @@ impl Link {
         if let Some(content) = news.pong.take() {
             *pong = Some(content);
         }
+        self.0.has_news.store(news.is_reader_done, Ordering::Release);
         if news.is_reader_done { Poll::Ready(()) } else { Poll::Pending }
     }
 
@@ -137,6 +147,7 @@ impl Drop for ReaderGuard {
     fn drop(&mut self) {
         let mut news = self.0.0.news.lock();
         news.is_reader_done = true;
+        self.0.0.has_news.store(true, Ordering::Release);
         wake(&mut news.writer);
     }
 }

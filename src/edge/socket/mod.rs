@@ -7,6 +7,7 @@ mod frames;
 mod inbound;
 mod link;
 mod reader;
+mod write_half;
 mod writer;
 
 use std::time::Duration;
@@ -21,6 +22,7 @@ use super::sockets::Place;
 use crate::engine;
 use link::Link;
 use reader::Reader;
+use write_half::WriteHalf;
 use writer::Writer;
 
 /// How long a client may take to answer a close frame, and to take what stands before it.
@@ -58,8 +60,12 @@ pub(super) fn start(
     place.fill(&attachment.outbox);
     let link = Link::new();
     let (read_half, write_half) = stream.into_split();
-    let writer =
-        Writer::new(write_half, attachment, link.clone(), Duration::from_secs(settings.ping_seconds));
+    let writer = Writer::new(
+        WriteHalf(write_half),
+        attachment,
+        link.clone(),
+        Duration::from_secs(settings.ping_seconds),
+    );
     tasks.spawn(writer.run(place));
     tasks.spawn(Reader::new(read_half, read_ahead, socket, link, name, settings).run());
 }
@@ -114,7 +120,8 @@ mod tests {
             message_bytes_max: 1024,
         };
         let link = Link::new();
-        let writer = Writer::new(write_half, socket.attachment().clone(), link.clone(), CLOSE_WAIT);
+        let writer =
+            Writer::new(WriteHalf(write_half), socket.attachment().clone(), link.clone(), CLOSE_WAIT);
         let place = Sockets::new(None).reserve().unwrap();
         let name = Name { hub, connection_id };
         let reader = Reader::new(read_half, &[], socket, link, name, &settings);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! poll --Progress::Idle--> wait for: outbox, link, tick
-//!      --bytes--> one write --all taken--> poll
+//!      --bytes--> one write --all taken--> poll, or if these were the last: wait for: outbox, link, tick
 //!                           --a part taken--> the rest of the begun frame is kept, later frames go back --> poll
 //!                           --nothing taken--> wait for: connection, order to close, link, tick
 //!      --Progress::Close--> close frame, wait for the client to close, end
@@ -13,7 +13,7 @@ use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::ops::Range;
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -64,6 +64,8 @@ pub(super) struct Writer<W> {
     is_ping_due: bool,
     ping_interval: Duration,
     silent_intervals: u8,
+    /// Who is registered with the link and the tick: the task, always the same one.
+    registered: Option<Waker>,
 }
 
 /// How writing ended.
@@ -79,6 +81,7 @@ enum Ending {
 enum Step {
     Wrote,
     Blocked,
+    /// There is nothing more to write, and the task is woken when there is.
     Idle,
     Ended(Ending),
 }
@@ -97,6 +100,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
             is_ping_due: false,
             ping_interval,
             silent_intervals: 0,
+            registered: None,
         }
     }
 
@@ -115,15 +119,22 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
     }
 
     fn poll_ending(&mut self, mut tick: Pin<&mut Sleep>, context: &mut Context<'_>) -> Poll<Ending> {
-        while tick.as_mut().poll(context).is_ready() {
-            if self.is_client_silent() {
-                return Poll::Ready(Ending::Cut);
+        let is_registered = self.registered.as_ref().is_some_and(|waker| waker.will_wake(context.waker()));
+        if !is_registered {
+            self.registered = Some(context.waker().clone());
+        }
+        if !is_registered || tick.is_elapsed() {
+            while tick.as_mut().poll(context).is_ready() {
+                if self.is_client_silent() {
+                    return Poll::Ready(Ending::Cut);
+                }
+                self.is_ping_due = true;
+                tick.as_mut().reset(Instant::now() + self.ping_interval);
             }
-            self.is_ping_due = true;
-            tick.as_mut().reset(Instant::now() + self.ping_interval);
         }
         for _ in 0..WRITES_PER_TURN_MAX {
-            if self.link.poll_reader(context, &mut self.pong).is_ready() {
+            let is_told = !is_registered || self.link.has_news();
+            if is_told && self.link.poll_reader(context, &mut self.pong).is_ready() {
                 return Poll::Ready(self.without_session());
             }
             match self.poll_write(context) {
@@ -165,7 +176,9 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
         let (mut out, mut marks) = (BytesMut::new(), Vec::new());
         match self.outbox.lock().transmit(self.epoch, now(), 0, &mut out, &mut marks, context.waker()) {
             Progress::Close(close) => Ending::Close(frames::close(&close)),
-            Progress::Cut | Progress::Idle | Progress::Frames => self.without_session(),
+            Progress::Cut | Progress::Idle | Progress::Frames | Progress::LastFrames => {
+                self.without_session()
+            }
         }
     }
 
@@ -211,7 +224,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
         let transmitted =
             self.outbox.lock().transmit(self.epoch, now(), WRITE_BYTES_MAX, out, marks, context.waker());
         match transmitted {
-            Progress::Frames => {}
+            Progress::Frames | Progress::LastFrames => {}
             Progress::Idle => return Step::Idle,
             Progress::Close(close) => return Step::Ended(Ending::Close(frames::close(&close))),
             Progress::Cut => return Step::Ended(self.without_session()),
@@ -221,6 +234,9 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
             Poll::Ready(Ok(written @ 1..)) => (written, self.wrote()),
             Poll::Ready(_) => return Step::Ended(Ending::Cut),
         };
+        if written == out.len() && transmitted == Progress::LastFrames {
+            return Step::Idle;
+        }
         let (begun, unwritten) = divide(written, control_bytes, marks);
         if !begun.is_empty() {
             let index = marks.len().checked_sub(unwritten.len() + 1);

@@ -215,8 +215,19 @@ impl World {
             serving.is_write_scheduled = false;
         }
         for _ in 0..TRANSMISSIONS_MAX {
-            if !self.write_on(conn) || !self.transmit(conn) {
+            if !self.write_on(conn) {
                 return;
+            }
+            match self.transmit(conn) {
+                Progress::Frames => {}
+                Progress::LastFrames => {
+                    let is_done = self.write_on(conn);
+                    if let Some(serving) = self.serving(conn) {
+                        serving.is_idle = is_done;
+                    }
+                    return;
+                }
+                Progress::Idle | Progress::Close(_) | Progress::Cut => return,
             }
         }
         self.schedule_write(conn);
@@ -294,11 +305,11 @@ impl World {
         self.gateway_drops(conn);
     }
 
-    /// Asks for something to write; tells whether there is something.
-    fn transmit(&mut self, conn: u64) -> bool {
+    /// Asks for something to write, and closes the socket if that is the answer.
+    fn transmit(&mut self, conn: u64) -> Progress {
         let budget = self.random.within(self.weather.write_budget_bytes) as usize;
         let now = self.gateway_time();
-        let Some(serving) = self.serving(conn) else { return false };
+        let Some(serving) = self.serving(conn) else { return Progress::Cut };
         let Serving { attachment, write, writer, .. } = serving;
         let progress = attachment.outbox.lock().transmit(
             attachment.session.epoch,
@@ -309,13 +320,13 @@ impl World {
             writer,
         );
         serving.is_idle = progress == Progress::Idle;
-        if progress != Progress::Frames && !serving.write.bytes.is_empty() {
-            self.fail(Failure::Driver("bytes beside a progress other than frames".to_owned()));
-            return false;
-        }
         match progress {
-            Progress::Frames => return true,
-            Progress::Idle => return false,
+            Progress::Frames | Progress::LastFrames => return progress,
+            _ if !serving.write.bytes.is_empty() => {
+                self.fail(Failure::Driver("bytes beside a progress other than frames".to_owned()));
+                return Progress::Cut;
+            }
+            Progress::Idle => return progress,
             Progress::Close(close) => {
                 if close.code == CloseCode::PolicyViolation {
                     self.note(Path::DroppedAsSlow);
@@ -325,6 +336,6 @@ impl World {
             Progress::Cut => {}
         }
         self.gateway_drops(conn);
-        false
+        progress
     }
 }

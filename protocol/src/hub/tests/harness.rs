@@ -246,7 +246,7 @@ impl World {
         match progress {
             Progress::Close(close) => read.push(format!("close {}", close.code as u16)),
             Progress::Cut => read.push("cut".to_owned()),
-            Progress::Idle | Progress::Frames => {}
+            Progress::Idle | Progress::Frames | Progress::LastFrames => {}
         }
         read
     }
