@@ -34,4 +34,5 @@ mod process;
 mod recovery;
 mod requests;
 mod shutdown;
+mod soak;
 mod takeover;

@@ -1,9 +1,10 @@
 //! The second half of a world: the storm ends, and from then on everything has to arrive and to settle.
 
+use oncewire_recorder::quiesced;
+
 use crate::Failure;
 use crate::actor::Actor;
 use crate::coverage::Path;
-use crate::recorder::quiesced;
 use crate::weather::Fault;
 use crate::world::{Event, World};
 

@@ -12,6 +12,7 @@ use oncewire_protocol::wire::{
     AckId, CloseCode, Downstream, ErrorName, FrameKind, GroupName, Metadata, Opcode, Payload, PayloadKind,
     Received, SequenceId, Upstream, decode_downstream, decode_upstream,
 };
+use oncewire_recorder::{acked, closed, dropped, message, opened, resumed};
 
 use crate::Failure;
 use crate::coverage::Path;
@@ -20,7 +21,6 @@ use crate::heal::Stage;
 use crate::network::Upgrade;
 use crate::pipe::{RawFrame, frame_bytes};
 use crate::random::Random;
-use crate::recorder::{acked, closed, dropped, message, opened, resumed};
 use crate::world::{Event, World};
 
 /// Groups of an access token at most: fewer than any hub allows.

@@ -7,6 +7,7 @@ use oncewire_protocol::wire::{
     AckId, CloseCode, Downstream, Encoding, ErrorName, EventName, FrameKind, GroupName, Metadata, Opcode,
     Received, ReconnectionToken, SequenceId, Subprotocol, Upstream, decode_downstream, encode_upstream,
 };
+use oncewire_recorder::{acked, closed, dropped, message, opened, resumed};
 
 use crate::Failure;
 use crate::coverage::Path;
@@ -15,7 +16,6 @@ use crate::heal::Stage;
 use crate::honest::payload;
 use crate::network::Upgrade;
 use crate::pipe::{RawFrame, frame_bytes};
-use crate::recorder::{acked, closed, dropped, message, opened, resumed};
 use crate::world::{Event, World};
 
 /// Requests that it remembers, to send them again.
