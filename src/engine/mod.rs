@@ -47,7 +47,7 @@ struct EngineState {
 }
 
 /// A hub cannot be used now; the same request may be tried again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the hub's log is not available: {0}")]
 pub struct HubUnavailable(#[from] StoreError);
 

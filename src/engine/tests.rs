@@ -18,7 +18,9 @@ use oncewire_protocol::wire::{
 use tokio::sync::Semaphore;
 
 use super::*;
-use crate::store::{Bounds, Checkpoint, Log, MemoryStore, StoreErrorCause, Tail};
+use crate::store::{
+    Bounds, Checkpoint, CheckpointChange, Checkpoints, Log, MemoryStore, StoreErrorCause, Tail,
+};
 
 /// A store whose appends wait for permits and fail as told.
 struct TestStore {
@@ -71,7 +73,7 @@ impl Log for TestLog {
         let control = Arc::clone(&self.control);
         let failed = StoreError { certainty: Certainty::Definite, cause: StoreErrorCause::Injected };
         let or_failed = move |portion| {
-            if control.is_unreadable.load(Ordering::Relaxed) { Err(failed) } else { portion }
+            if control.is_unreadable.load(Ordering::Relaxed) { Err(failed.clone()) } else { portion }
         };
         self.inner.tail(from).map(or_failed).boxed()
     }
@@ -84,8 +86,8 @@ impl Log for TestLog {
         self.inner.trim(before)
     }
 
-    fn save(&self, key: &str, checkpoint: Checkpoint) -> BoxFuture<'static, Result<(), StoreError>> {
-        self.inner.save(key, checkpoint)
+    fn checkpoint(&self, changes: Vec<CheckpointChange>) -> BoxFuture<'static, Result<(), StoreError>> {
+        self.inner.checkpoint(changes)
     }
 
     fn load(&self, key: &str) -> BoxFuture<'static, Result<Option<Checkpoint>, StoreError>> {
@@ -96,8 +98,8 @@ impl Log for TestLog {
         self.inner.list()
     }
 
-    fn delete(&self, key: &str) -> BoxFuture<'static, Result<(), StoreError>> {
-        self.inner.delete(key)
+    fn load_all(&self, prefix: &str) -> Checkpoints {
+        self.inner.load_all(prefix)
     }
 
     fn epoch(&self) -> LogEpoch {

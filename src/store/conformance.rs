@@ -10,7 +10,7 @@ use oncewire_protocol::hub::Hub;
 use oncewire_protocol::log::{BootId, Offset, Record, Time};
 use oncewire_protocol::wire::HubName;
 
-use super::{Bounds, Checkpoint, Log, Store, StoreErrorCause, Tail};
+use super::{Bounds, Checkpoint, CheckpointChange, Log, Store, StoreErrorCause, Tail};
 
 /// Runs the whole suite; `factory` makes an empty store.
 pub async fn run<F: Future<Output = Arc<dyn Store>>>(factory: impl Fn() -> F) {
@@ -22,6 +22,8 @@ pub async fn run<F: Future<Output = Arc<dyn Store>>>(factory: impl Fn() -> F) {
     a_trimmed_offset_cannot_be_tailed(&*factory().await).await;
     trimming_past_the_end_forgets_all_and_offsets_go_on(&*factory().await).await;
     checkpoints_are_replaced_listed_and_deleted(&*factory().await).await;
+    checkpoint_changes_are_made_in_order(&*factory().await).await;
+    checkpoints_are_read_by_the_beginning_of_their_keys(&*factory().await).await;
     hubs_have_logs_of_their_own(&*factory().await).await;
     the_same_hub_has_the_same_log_and_epoch(&*factory().await).await;
 }
@@ -153,19 +155,58 @@ async fn trimming_past_the_end_forgets_all_and_offsets_go_on(store: &dyn Store) 
 
 async fn checkpoints_are_replaced_listed_and_deleted(store: &dyn Store) {
     let log = open(store).await;
-    let checkpoint = |covers, bytes: &'static [u8]| Checkpoint {
-        covers: Offset(covers),
-        bytes: Bytes::from_static(bytes),
-    };
     assert_eq!(log.load("a").await.unwrap(), None);
-    log.save("b", checkpoint(1, b"one")).await.unwrap();
-    log.save("a", checkpoint(2, b"two")).await.unwrap();
-    log.save("b", checkpoint(3, b"")).await.unwrap();
+    log.checkpoint(vec![save("b", 1, "one")]).await.unwrap();
+    log.checkpoint(vec![save("a", 2, "two"), save("b", 3, "")]).await.unwrap();
     assert_eq!(log.list().await.unwrap(), ["a", "b"]);
-    assert_eq!(log.load("b").await.unwrap(), Some(checkpoint(3, b"")));
-    log.delete("b").await.unwrap();
-    log.delete("b").await.unwrap();
+    assert_eq!(log.load("b").await.unwrap(), Some(checkpoint(3, "")));
+    log.checkpoint(vec![delete("b")]).await.unwrap();
+    log.checkpoint(vec![delete("b")]).await.unwrap();
+    log.checkpoint(Vec::new()).await.unwrap();
+    assert_eq!(log.load("b").await.unwrap(), None);
     assert_eq!(log.list().await.unwrap(), ["a"]);
+}
+
+async fn checkpoint_changes_are_made_in_order(store: &dyn Store) {
+    let log = open(store).await;
+    let changes =
+        vec![save("a", 1, "one"), delete("a"), save("b", 1, "one"), save("b", 2, "two"), delete("c")];
+    log.checkpoint(changes).await.unwrap();
+    assert_eq!(log.list().await.unwrap(), ["b"]);
+    assert_eq!(log.load("b").await.unwrap(), Some(checkpoint(2, "two")));
+    assert_eq!(log.bounds().first, log.bounds().end, "checkpoints take no offsets");
+}
+
+async fn checkpoints_are_read_by_the_beginning_of_their_keys(store: &dyn Store) {
+    let log = open(store).await;
+    let count = 5000;
+    let changes = (0..count).map(|n| save(&format!("session/{n:05}"), n, &n.to_string())).collect();
+    log.checkpoint(changes).await.unwrap();
+    log.checkpoint(vec![save("sessioo", 1, "other"), save("s", 1, "other"), delete("session/00000")])
+        .await
+        .unwrap();
+    let mut loading = log.load_all("session/");
+    let mut loaded = Vec::new();
+    while let Some(portion) = loading.next().await {
+        let portion = portion.unwrap();
+        assert!(!portion.is_empty(), "a portion holds at least one");
+        loaded.extend(portion);
+    }
+    let expected = (1..count).map(|n| (format!("session/{n:05}"), checkpoint(n, &n.to_string())));
+    assert!(loaded.into_iter().eq(expected));
+    assert!(log.load_all("t").next().await.is_none());
+}
+
+fn checkpoint(covers: u64, text: &str) -> Checkpoint {
+    Checkpoint { covers: Offset(covers), bytes: Bytes::copy_from_slice(text.as_bytes()) }
+}
+
+fn save(key: &str, covers: u64, text: &str) -> CheckpointChange {
+    CheckpointChange::Save { key: key.to_owned(), checkpoint: checkpoint(covers, text) }
+}
+
+fn delete(key: &str) -> CheckpointChange {
+    CheckpointChange::Delete { key: key.to_owned() }
 }
 
 async fn hubs_have_logs_of_their_own(store: &dyn Store) {

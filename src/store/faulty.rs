@@ -10,7 +10,9 @@ use oncewire_protocol::log::{Body, Certainty, LogEpoch, Offset, Record};
 use oncewire_protocol::wire::HubName;
 use parking_lot::Mutex;
 
-use super::{Bounds, Checkpoint, Log, Store, StoreError, StoreErrorCause, Tail};
+use super::{
+    Bounds, Checkpoint, CheckpointChange, Checkpoints, Log, Store, StoreError, StoreErrorCause, Tail,
+};
 
 /// Which appends fail, counted over those that hold a client's publish, from 1: `definite:3,indefinite:7`. A
 /// definite one stores nothing; an indefinite one stores everything and fails all the same.
@@ -63,6 +65,10 @@ impl Store for FaultyStore {
         let plan = Arc::clone(&self.plan);
         async move { Ok(Arc::new(FaultyLog { inner: opening.await?, plan }) as Arc<dyn Log>) }.boxed()
     }
+
+    fn close(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.inner.close()
+    }
 }
 
 struct FaultyLog {
@@ -107,8 +113,8 @@ impl Log for FaultyLog {
         self.inner.trim(before)
     }
 
-    fn save(&self, key: &str, checkpoint: Checkpoint) -> BoxFuture<'static, Result<(), StoreError>> {
-        self.inner.save(key, checkpoint)
+    fn checkpoint(&self, changes: Vec<CheckpointChange>) -> BoxFuture<'static, Result<(), StoreError>> {
+        self.inner.checkpoint(changes)
     }
 
     fn load(&self, key: &str) -> BoxFuture<'static, Result<Option<Checkpoint>, StoreError>> {
@@ -119,8 +125,8 @@ impl Log for FaultyLog {
         self.inner.list()
     }
 
-    fn delete(&self, key: &str) -> BoxFuture<'static, Result<(), StoreError>> {
-        self.inner.delete(key)
+    fn load_all(&self, prefix: &str) -> Checkpoints {
+        self.inner.load_all(prefix)
     }
 
     fn epoch(&self) -> LogEpoch {

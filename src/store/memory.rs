@@ -13,7 +13,9 @@ use oncewire_protocol::log::{Certainty, LogEpoch, Offset, Record};
 use oncewire_protocol::wire::HubName;
 use parking_lot::Mutex;
 
-use super::{Bounds, Checkpoint, Log, Portion, Store, StoreError, StoreErrorCause, Tail};
+use super::{
+    Bounds, Checkpoint, CheckpointChange, Checkpoints, Log, Portion, Store, StoreError, StoreErrorCause, Tail,
+};
 
 /// Records that a tail hands out at once.
 const TAIL_PORTION_RECORDS: usize = 1024;
@@ -87,8 +89,14 @@ impl Log for MemoryLog {
         ready(Ok(())).boxed()
     }
 
-    fn save(&self, key: &str, checkpoint: Checkpoint) -> BoxFuture<'static, Result<(), StoreError>> {
-        self.state.lock().checkpoints.insert(key.to_owned(), checkpoint);
+    fn checkpoint(&self, changes: Vec<CheckpointChange>) -> BoxFuture<'static, Result<(), StoreError>> {
+        let mut state = self.state.lock();
+        for change in changes {
+            match change {
+                CheckpointChange::Save { key, checkpoint } => state.checkpoints.insert(key, checkpoint),
+                CheckpointChange::Delete { key } => state.checkpoints.remove(&key),
+            };
+        }
         ready(Ok(())).boxed()
     }
 
@@ -100,9 +108,15 @@ impl Log for MemoryLog {
         ready(Ok(self.state.lock().checkpoints.keys().cloned().collect())).boxed()
     }
 
-    fn delete(&self, key: &str) -> BoxFuture<'static, Result<(), StoreError>> {
-        self.state.lock().checkpoints.remove(key);
-        ready(Ok(())).boxed()
+    fn load_all(&self, prefix: &str) -> Checkpoints {
+        let state = self.state.lock();
+        let all: Vec<_> = state
+            .checkpoints
+            .range::<str, _>((std::ops::Bound::Included(prefix), std::ops::Bound::Unbounded))
+            .take_while(|(key, _)| key.starts_with(prefix))
+            .map(|(key, checkpoint)| (key.clone(), checkpoint.clone()))
+            .collect();
+        futures_util::stream::iter((!all.is_empty()).then_some(Ok(all))).boxed()
     }
 
     fn epoch(&self) -> LogEpoch {

@@ -16,7 +16,7 @@ pub use memory::MemoryStore;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, FutureExt, ready};
 use futures_util::stream::BoxStream;
 use oncewire_protocol::log::{Certainty, LogEpoch, Offset, Record};
 use oncewire_protocol::wire::HubName;
@@ -25,6 +25,12 @@ use oncewire_protocol::wire::HubName;
 pub trait Store: Send + Sync + 'static {
     /// Opens a hub's log, made anew if there is none. Asked again for the same hub, it gives the same log.
     fn open(&self, hub: &HubName) -> BoxFuture<'_, Result<Arc<dyn Log>, StoreError>>;
+
+    /// Closes all logs in good order: what was appended before is settled first, what comes later is refused. A store
+    /// that is dropped, or whose process is killed, loses nothing that it promised either.
+    fn close(&self) -> BoxFuture<'_, Result<(), StoreError>> {
+        ready(Ok(())).boxed()
+    }
 }
 
 /// One hub's log: a totally ordered sequence of records.
@@ -50,9 +56,9 @@ pub trait Log: Send + Sync + 'static {
     /// Lets the log forget records before an offset. It may keep some; one past the end forgets all.
     fn trim(&self, before: Offset) -> BoxFuture<'static, Result<(), StoreError>>;
 
-    /// Keeps a checkpoint under a key, with the offset up to which it covers the log; an earlier one is replaced as
-    /// a whole. Its content means nothing to the store.
-    fn save(&self, key: &str, checkpoint: Checkpoint) -> BoxFuture<'static, Result<(), StoreError>>;
+    /// Changes checkpoints, in the order given and all or none: when it returns `Ok`, all changes are as durable as
+    /// this log ever makes them; after a failure or a crash none or all of them are there.
+    fn checkpoint(&self, changes: Vec<CheckpointChange>) -> BoxFuture<'static, Result<(), StoreError>>;
 
     /// The checkpoint under a key.
     fn load(&self, key: &str) -> BoxFuture<'static, Result<Option<Checkpoint>, StoreError>>;
@@ -60,8 +66,9 @@ pub trait Log: Send + Sync + 'static {
     /// The keys of all checkpoints, sorted.
     fn list(&self) -> BoxFuture<'static, Result<Vec<String>, StoreError>>;
 
-    /// Forgets a checkpoint; one that does not exist is no error.
-    fn delete(&self, key: &str) -> BoxFuture<'static, Result<(), StoreError>>;
+    /// The checkpoints whose keys begin with a prefix, sorted by key, all as they were at one moment during the call;
+    /// in portions of at least one. Made for reading hundreds of thousands of them.
+    fn load_all(&self, prefix: &str) -> Checkpoints;
 
     /// The log's epoch: another one whenever history may have been lost (R12).
     fn epoch(&self) -> LogEpoch;
@@ -72,6 +79,9 @@ pub type Tail = BoxStream<'static, Result<Portion, StoreError>>;
 
 /// Records that follow one another in a log, each at its offset.
 pub type Portion = Vec<(Offset, Arc<Record>)>;
+
+/// Checkpoints with their keys, in portions of at least one.
+pub type Checkpoints = BoxStream<'static, Result<Vec<(String, Checkpoint)>, StoreError>>;
 
 /// Where a log begins and ends; equal for an empty one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,8 +101,25 @@ pub struct Checkpoint {
     pub bytes: Bytes,
 }
 
+/// One change of a log's checkpoints.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CheckpointChange {
+    /// Keeps a checkpoint under a key; an earlier one is replaced as a whole.
+    Save {
+        /// What [`Log::load`] finds it by.
+        key: String,
+        /// Its content means nothing to the store.
+        checkpoint: Checkpoint,
+    },
+    /// Forgets a checkpoint; one that does not exist is no error.
+    Delete {
+        /// What it was saved under.
+        key: String,
+    },
+}
+
 /// Why a store did not do what it was asked.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{cause} ({certainty:?} failure)")]
 pub struct StoreError {
     /// Whether it may have happened all the same.
@@ -101,8 +128,16 @@ pub struct StoreError {
     pub cause: StoreErrorCause,
 }
 
+impl StoreError {
+    /// Whether the store is of no use any more and the process has to end: what is on the disk can only be told by a
+    /// start that reads it again. After any other failure the store goes on working.
+    pub fn is_fatal(&self) -> bool {
+        matches!(self.cause, StoreErrorCause::Fatal(_))
+    }
+}
+
 /// What went wrong in a store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreErrorCause {
     /// A tail from an offset that is no longer kept.
     #[error("the log begins at offset {first}")]
@@ -110,6 +145,52 @@ pub enum StoreErrorCause {
         /// Where the log begins now.
         first: u64,
     },
+    /// There is no room on the disk. Nothing has changed; it works again when there is room.
+    #[error("the disk is full: {0}")]
+    Full(String),
+    /// The operating system refused something and nothing has changed.
+    #[error("{0}")]
+    Io(String),
+    /// The operating system failed in a way that leaves open what is on the disk, or the store found itself in a
+    /// state that it cannot have.
+    #[error("the store cannot go on: {0}")]
+    Fatal(String),
+    /// Stored bytes are not what was written.
+    #[error("{place}: {what}")]
+    Damaged {
+        /// The file, and the place in it where it is known.
+        place: String,
+        /// What is wrong there.
+        what: String,
+    },
+    /// Stored by a version that this build does not read.
+    #[error("{place}: format version {found} is unknown; this build reads version {known}")]
+    UnknownVersion {
+        /// The file.
+        place: String,
+        /// The version that it says.
+        found: u64,
+        /// The version that this build reads.
+        known: u64,
+    },
+    /// Another process uses the data directory.
+    #[error("{0} is in use by another process")]
+    Locked(String),
+    /// The data directory cannot be written to.
+    #[error("{0} cannot be written to")]
+    ReadOnly(String),
+    /// More is waiting for the disk than the store takes. Nothing has changed.
+    #[error("too much is waiting for the disk")]
+    Overloaded,
+    /// One record is larger than the store takes. Nothing has changed.
+    #[error("a record of {bytes} bytes is too large")]
+    TooLarge {
+        /// Its encoded size.
+        bytes: usize,
+    },
+    /// The store has been closed.
+    #[error("the store has been closed")]
+    Closed,
     /// A fault that a test asked for.
     #[error("a fault was injected")]
     Injected,

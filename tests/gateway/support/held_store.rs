@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::future::{BoxFuture, FutureExt};
-use oncewire::store::{Bounds, Checkpoint, Log, MemoryStore, Store, StoreError, StoreErrorCause, Tail};
+use oncewire::store::{
+    Bounds, Checkpoint, CheckpointChange, Checkpoints, Log, MemoryStore, Store, StoreError, StoreErrorCause,
+    Tail,
+};
 use oncewire_protocol::log::{Body, Certainty, LogEpoch, Offset, Record};
 use oncewire_protocol::wire::HubName;
 use parking_lot::Mutex;
@@ -145,8 +148,8 @@ impl Log for HeldLog {
         self.log.trim(before)
     }
 
-    fn save(&self, key: &str, checkpoint: Checkpoint) -> BoxFuture<'static, Result<(), StoreError>> {
-        self.log.save(key, checkpoint)
+    fn checkpoint(&self, changes: Vec<CheckpointChange>) -> BoxFuture<'static, Result<(), StoreError>> {
+        self.log.checkpoint(changes)
     }
 
     fn load(&self, key: &str) -> BoxFuture<'static, Result<Option<Checkpoint>, StoreError>> {
@@ -157,8 +160,8 @@ impl Log for HeldLog {
         self.log.list()
     }
 
-    fn delete(&self, key: &str) -> BoxFuture<'static, Result<(), StoreError>> {
-        self.log.delete(key)
+    fn load_all(&self, prefix: &str) -> Checkpoints {
+        self.log.load_all(prefix)
     }
 
     fn epoch(&self) -> LogEpoch {
