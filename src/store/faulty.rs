@@ -66,6 +66,10 @@ impl Store for FaultyStore {
         async move { Ok(Arc::new(FaultyLog { inner: opening.await?, plan }) as Arc<dyn Log>) }.boxed()
     }
 
+    fn hubs(&self) -> BoxFuture<'_, Result<Vec<HubName>, StoreError>> {
+        self.inner.hubs()
+    }
+
     fn close(&self) -> BoxFuture<'_, Result<(), StoreError>> {
         self.inner.close()
     }

@@ -26,6 +26,11 @@ pub trait Store: Send + Sync + 'static {
     /// Opens a hub's log, made anew if there is none. Asked again for the same hub, it gives the same log.
     fn open(&self, hub: &HubName) -> BoxFuture<'_, Result<Arc<dyn Log>, StoreError>>;
 
+    /// The hubs whose logs were kept from an earlier start.
+    fn hubs(&self) -> BoxFuture<'_, Result<Vec<HubName>, StoreError>> {
+        ready(Ok(Vec::new())).boxed()
+    }
+
     /// Closes all logs in good order: what was appended before is settled first, what comes later is refused. A store
     /// that is dropped, or whose process is killed, loses nothing that it promised either.
     fn close(&self) -> BoxFuture<'_, Result<(), StoreError>> {
@@ -53,7 +58,8 @@ pub trait Log: Send + Sync + 'static {
     /// Where the log begins and ends.
     fn bounds(&self) -> Bounds;
 
-    /// Lets the log forget records before an offset. It may keep some; one past the end forgets all.
+    /// Lets the log forget records before an offset; one past the end lets it forget all. It may keep some, and a
+    /// tail from where [`Log::bounds`] says that the log begins finds them.
     fn trim(&self, before: Offset) -> BoxFuture<'static, Result<(), StoreError>>;
 
     /// Changes checkpoints, in the order given and all or none: when it returns `Ok`, all changes are as durable as
