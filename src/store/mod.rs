@@ -5,10 +5,12 @@
 
 #[cfg(test)]
 mod conformance;
+mod embedded;
 #[cfg(feature = "fault-injection")]
 mod faulty;
 mod memory;
 
+pub use embedded::{Durability, EmbeddedStore, Found, HubReport, OfflineStore, SegmentReport, new_epoch};
 #[cfg(feature = "fault-injection")]
 pub use faulty::{FaultPlan, FaultPlanError, FaultyStore};
 pub use memory::MemoryStore;

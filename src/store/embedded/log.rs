@@ -1,0 +1,283 @@
+//! One hub's log on the disk: puts its committer, its keeper and its readers together.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use futures_util::future::{BoxFuture, FutureExt, ready};
+use futures_util::stream::{self, StreamExt};
+use oncewire_protocol::log::{Certainty, LogEpoch, Offset, Record};
+use parking_lot::Mutex;
+use tokio::sync::{mpsc, oneshot};
+
+use super::committer::{Committer, Queue, SegmentLimits};
+use super::directory::{DataDirectory, segment_bases};
+use super::disk::Disk;
+use super::keeper::{self, Order, Orders};
+use super::meta::Meta;
+use super::segment;
+use super::segments::Segments;
+use super::table::{definite, io_cause};
+use super::tail::EmbeddedTail;
+use crate::store::{
+    Bounds, Checkpoint, CheckpointChange, Checkpoints, Log, StoreError, StoreErrorCause, Tail,
+};
+
+/// What a portion of checkpoints holds, in checkpoints and in bytes, about.
+const PORTION_CHECKPOINTS_MAX: usize = 1024;
+const PORTION_BYTES_MAX: usize = 1024 * 1024;
+/// Portions that are read ahead.
+const PORTIONS_AHEAD: usize = 2;
+
+/// What is written while the kernel does not say which boot this is. No later start takes it for its own.
+const UNKNOWN_BOOT: &str = "unknown";
+
+/// How a log is opened.
+#[derive(Debug, Clone)]
+pub(super) struct LogOptions {
+    /// Whether an append waits for the disk, or only for the operating system.
+    pub(super) syncs: bool,
+    /// When segments are sealed.
+    pub(super) limits: SegmentLimits,
+    /// Names this boot of the kernel, if that is known.
+    pub(super) boot_id: Option<String>,
+}
+
+/// One hub's log on the disk.
+pub(super) struct EmbeddedLog {
+    queue: Arc<Queue>,
+    segments: Arc<Segments>,
+    meta: Arc<Meta>,
+    orders: Orders,
+    syncs: bool,
+    threads: Mutex<Option<Threads>>,
+    /// Nobody else may use the directory before the threads have ended.
+    _directory: Arc<DataDirectory>,
+}
+
+struct Threads {
+    committer: JoinHandle<()>,
+    keeper: JoinHandle<()>,
+}
+
+impl EmbeddedLog {
+    /// Opens the log in a hub's directory.
+    pub(super) fn open(
+        directory: Arc<DataDirectory>,
+        disk: Arc<dyn Disk>,
+        path: &Path,
+        options: LogOptions,
+    ) -> Result<Self, StoreError> {
+        directory.remove_unfinished(path)?;
+        let LogOptions { syncs, limits, boot_id } = options;
+        let mut meta = Meta::open(Arc::clone(&disk), path)?;
+        let unsynced_boot = meta.read(|contents| contents.unsynced_boot())?;
+        let is_lost = unsynced_boot.is_some() && unsynced_boot != boot_id;
+        if is_lost {
+            tracing::warn!(
+                hub = %path.display(),
+                "the machine has stopped since the log was written without syncs: it begins anew"
+            );
+            meta = start_anew(Arc::clone(&disk), path)?;
+        }
+        let bases = segment_bases(path)?;
+        if bases.is_empty() && meta.read(|contents| contents.has_checkpoints())? {
+            let what = "there are checkpoints but no segment of the log".to_owned();
+            return Err(definite(StoreErrorCause::Damaged { place: path.display().to_string(), what }));
+        }
+        let (segments, end) = Segments::open(Arc::clone(&disk), path.to_owned(), bases, syncs)?;
+        if !syncs {
+            let boot_id = boot_id.as_deref().unwrap_or(UNKNOWN_BOOT);
+            if is_lost || unsynced_boot.as_deref() != Some(boot_id) {
+                meta.set_unsynced_boot(Some(boot_id))?;
+            }
+        } else if unsynced_boot.is_some() && !is_lost {
+            segments.sync_all()?;
+            meta.set_unsynced_boot(None)?;
+        }
+        Self::start(directory, segments, end, meta, syncs, limits)
+    }
+
+    fn start(
+        directory: Arc<DataDirectory>,
+        segments: Segments,
+        end: Offset,
+        meta: Meta,
+        syncs: bool,
+        limits: SegmentLimits,
+    ) -> Result<Self, StoreError> {
+        let queue = Arc::new(Queue::new(&segments, end, limits));
+        let (segments, meta) = (Arc::new(segments), Arc::new(meta));
+        let (orders, receiver) = Orders::channel();
+        let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
+            let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(work);
+            spawned.map_err(|error| definite(StoreErrorCause::Io(format!("no thread: {error}"))))
+        };
+        let keeper = {
+            let (queue, segments, meta) = (Arc::clone(&queue), Arc::clone(&segments), Arc::clone(&meta));
+            spawn("log-keeper", Box::new(move || keeper::run(&receiver, &queue, &segments, &meta)))?
+        };
+        let rolled = {
+            let orders = orders.clone();
+            Box::new(move || orders.trim_again())
+        };
+        let committer = Committer::new(Arc::clone(&queue), Arc::clone(&segments), rolled);
+        let committer = spawn("log-committer", Box::new(|| committer.run()))?;
+        let threads = Mutex::new(Some(Threads { committer, keeper }));
+        Ok(Self { queue, segments, meta, orders, syncs, threads, _directory: directory })
+    }
+
+    /// Finishes what waits and closes the files. Blocks.
+    pub(super) fn close(&self) -> Result<(), StoreError> {
+        let mut threads = self.threads.lock();
+        let Some(Threads { committer, keeper }) = threads.take() else { return Ok(()) };
+        self.queue.close();
+        self.orders.stop();
+        let ended = committer.join().is_ok() & keeper.join().is_ok();
+        self.queue.check_not_failed()?;
+        if !ended {
+            return Err(definite(StoreErrorCause::Fatal("a thread of the log has panicked".to_owned())));
+        }
+        if !self.syncs {
+            self.segments.sync_all()?;
+            self.meta.set_unsynced_boot(None)?;
+        }
+        self.meta.close();
+        Ok(())
+    }
+
+    fn blocking<T: Send + 'static>(
+        read: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+    ) -> BoxFuture<'static, Result<T, StoreError>> {
+        async move {
+            let read = tokio::task::spawn_blocking(read).await;
+            read.unwrap_or_else(|error| {
+                Err(definite(StoreErrorCause::Io(format!("a read did not end: {error}"))))
+            })
+        }
+        .boxed()
+    }
+}
+
+impl Drop for EmbeddedLog {
+    fn drop(&mut self) {
+        if let Err(error) = self.close() {
+            tracing::warn!(%error, "a log was not closed in good order");
+        }
+    }
+}
+
+/// Removes a hub's log and checkpoints and begins another epoch. Interrupted anywhere, it leaves what makes the next
+/// start begin it again, or nothing of the old epoch.
+pub(super) fn start_anew(disk: Arc<dyn Disk>, path: &Path) -> Result<Meta, StoreError> {
+    for base in segment_bases(path)? {
+        let segment = segment::path(path, base);
+        disk.remove(&segment).map_err(|error| definite(io_cause(&segment, &error)))?;
+    }
+    disk.sync_directory(path).map_err(|error| definite(io_cause(path, &error)))?;
+    Meta::create(disk, path)
+}
+
+/// Waits for an answer. One that never comes leaves the outcome open.
+fn answered<T: Send + 'static>(
+    asked: Result<oneshot::Receiver<Result<T, StoreError>>, StoreError>,
+) -> BoxFuture<'static, Result<T, StoreError>> {
+    match asked {
+        Err(error) => ready(Err(error)).boxed(),
+        Ok(outcome) => async move {
+            outcome.await.unwrap_or_else(|_| {
+                let cause = StoreErrorCause::Fatal("a thread of the log has ended".to_owned());
+                Err(StoreError { certainty: Certainty::Indefinite, cause })
+            })
+        }
+        .boxed(),
+    }
+}
+
+impl Log for EmbeddedLog {
+    fn append(&self, records: Vec<Arc<Record>>) -> BoxFuture<'static, Result<Vec<Offset>, StoreError>> {
+        if records.is_empty() {
+            return ready(Ok(Vec::new())).boxed();
+        }
+        answered(self.queue.append(records))
+    }
+
+    fn tail(&self, from: Offset) -> Tail {
+        EmbeddedTail::new(Arc::clone(&self.queue), Arc::clone(&self.segments), from).boxed()
+    }
+
+    fn bounds(&self) -> Bounds {
+        let first = self.segments.first();
+        Bounds { first, end: self.queue.live(|live| live.end()) }
+    }
+
+    fn trim(&self, before: Offset) -> BoxFuture<'static, Result<(), StoreError>> {
+        self.queue.trimmed(before);
+        if !self.segments.has_before(before) {
+            return ready(Ok(())).boxed();
+        }
+        answered(self.orders.give(|reply| Order::Trim(before, reply)))
+    }
+
+    fn checkpoint(&self, changes: Vec<CheckpointChange>) -> BoxFuture<'static, Result<(), StoreError>> {
+        answered(self.orders.give(|reply| Order::Change(changes, reply)))
+    }
+
+    fn load(&self, key: &str) -> BoxFuture<'static, Result<Option<Checkpoint>, StoreError>> {
+        let (meta, key) = (Arc::clone(&self.meta), key.to_owned());
+        Self::blocking(move || meta.read(|contents| contents.load(&key)))
+    }
+
+    fn list(&self) -> BoxFuture<'static, Result<Vec<String>, StoreError>> {
+        let meta = Arc::clone(&self.meta);
+        Self::blocking(move || {
+            let mut keys = Vec::new();
+            meta.read(|contents| {
+                contents.scan_checkpoints("", |key, _| {
+                    keys.push(key.to_owned());
+                    Ok(true)
+                })
+            })?;
+            Ok(keys)
+        })
+    }
+
+    fn load_all(&self, prefix: &str) -> Checkpoints {
+        let (meta, prefix) = (Arc::clone(&self.meta), prefix.to_owned());
+        let (sender, receiver) = mpsc::channel(PORTIONS_AHEAD);
+        let read = move || {
+            let mut portion = Vec::new();
+            let mut bytes = 0;
+            let read = meta.read(|contents| {
+                contents.scan_checkpoints(&prefix, |key, stored| {
+                    portion.push((key.to_owned(), contents.decode(key, stored)?));
+                    bytes += stored.len();
+                    if portion.len() < PORTION_CHECKPOINTS_MAX && bytes < PORTION_BYTES_MAX {
+                        return Ok(true);
+                    }
+                    bytes = 0;
+                    // Nobody waits for the rest when the stream is gone.
+                    Ok(sender.blocking_send(Ok(std::mem::take(&mut portion))).is_ok())
+                })
+            });
+            let last = match read {
+                Ok(()) if portion.is_empty() => return,
+                Ok(()) => Ok(portion),
+                Err(error) => Err(error),
+            };
+            let _ = sender.blocking_send(last);
+        };
+        stream::once(async move {
+            drop(tokio::task::spawn_blocking(read));
+            stream::unfold(receiver, |mut receiver| async {
+                receiver.recv().await.map(|next| (next, receiver))
+            })
+        })
+        .flatten()
+        .boxed()
+    }
+
+    fn epoch(&self) -> LogEpoch {
+        self.meta.epoch()
+    }
+}

@@ -1,0 +1,365 @@
+//! `meta.redb`: what a hub keeps beside its log. Its epoch, whether history may be lost with the next loss of power,
+//! and its checkpoints.
+//!
+//! It is always synced, whatever the hub's durability. Room that deleted checkpoints had is used again; a file that
+//! has become much larger than its content is written anew.
+
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use oncewire_protocol::log::{Certainty, LogEpoch};
+use parking_lot::{Mutex, RwLock};
+use redb::{Database, ReadableDatabase as _, ReadableTable as _, Table, WriteTransaction};
+
+use super::backend::FailureCell;
+use super::checkpoints::{self, CHECKPOINT_VERSION, CHECKPOINTS, CheckpointError};
+use super::disk::Disk;
+use super::table::{OpenOptions, RedbFile, STATE, damaged, definite, open_overlay, redb_cause};
+use crate::store::{Checkpoint, CheckpointChange, StoreError, StoreErrorCause};
+
+/// The file's name in its hub's directory.
+pub(super) const META_FILE: &str = "meta.redb";
+
+/// What redb may keep of it in memory, in bytes.
+const CACHE_BYTES: usize = 8 * 1024 * 1024;
+const OPTIONS: OpenOptions = OpenOptions { cache_bytes: CACHE_BYTES, syncs: true };
+
+/// Up to this size it is never written anew, in bytes.
+const REWRITE_FILE_BYTES_MIN: u64 = 16 * 1024 * 1024;
+/// How many times its content it has to be. A redb page is up to twice its content, and a file up to twice its pages.
+const REWRITE_FACTOR: u64 = 6;
+
+/// The log's epoch: 16 bytes, u128 LE.
+const EPOCH_KEY: &str = "epoch";
+/// The kernel's boot id under which the log may hold what no sync has reached; absent when there is no such thing.
+const UNSYNCED_BOOT_KEY: &str = "unsynced-boot";
+/// How many changes of checkpoints there have been, u64 LE: tells whether one whose commit failed is in.
+const CHANGES_KEY: &str = "changes";
+
+type StateTable<'a> = Table<'a, &'static str, &'static [u8]>;
+
+/// An open `meta.redb`.
+pub(super) struct Meta {
+    disk: Arc<dyn Disk>,
+    path: PathBuf,
+    epoch: LogEpoch,
+    /// None after a failure, until it can be opened again.
+    file: RwLock<Option<RedbFile>>,
+    sizes: Mutex<Sizes>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Sizes {
+    /// Bytes of all keys and checkpoints.
+    content_bytes: u64,
+    changes: u64,
+}
+
+impl Meta {
+    /// Opens a hub's, or makes it with a new epoch.
+    pub(super) fn open(disk: Arc<dyn Disk>, directory: &Path) -> Result<Self, StoreError> {
+        let path = directory.join(META_FILE);
+        if path.exists() {
+            let file = RedbFile::open(&*disk, &path, OPTIONS)?;
+            Self::with(disk, path, file)
+        } else {
+            Self::create(disk, directory)
+        }
+    }
+
+    /// Makes one with a new epoch, in place of one that is there.
+    pub(super) fn create(disk: Arc<dyn Disk>, directory: &Path) -> Result<Self, StoreError> {
+        let path = directory.join(META_FILE);
+        let epoch: u128 = rand::random();
+        let file = RedbFile::create(&*disk, &path, OPTIONS, |transaction| {
+            let mut state = transaction.open_table(STATE)?;
+            state.insert(EPOCH_KEY, &epoch.to_le_bytes()[..])?;
+            state.insert(CHANGES_KEY, &0_u64.to_le_bytes()[..])?;
+            transaction.open_table(CHECKPOINTS)?;
+            Ok(())
+        })?;
+        Self::with(disk, path, file)
+    }
+
+    fn with(disk: Arc<dyn Disk>, path: PathBuf, file: RedbFile) -> Result<Self, StoreError> {
+        let contents = MetaContents { path: &path, database: &file.database };
+        let epoch = contents.epoch()?;
+        let mut sizes = Sizes { content_bytes: 0, changes: contents.changes()? };
+        contents.scan_checkpoints("", |key, stored| {
+            sizes.content_bytes += content_bytes(key, stored.len());
+            Ok(true)
+        })?;
+        Ok(Self { disk, path, epoch, file: RwLock::new(Some(file)), sizes: Mutex::new(sizes) })
+    }
+
+    /// The log's epoch.
+    pub(super) fn epoch(&self) -> LogEpoch {
+        self.epoch
+    }
+
+    /// Reads it, also while it cannot be written.
+    pub(super) fn read<T>(
+        &self,
+        read: impl FnOnce(&MetaContents<'_>) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let file = self.file.read();
+        if let Some(file) = &*file {
+            return read(&MetaContents { path: &self.path, database: &file.database });
+        }
+        let database = open_overlay(&*self.disk, &self.path, CACHE_BYTES, false)?;
+        read(&MetaContents { path: &self.path, database: &database })
+    }
+
+    /// Says from now on under which kernel's boot there is something that no sync has reached; none when there is
+    /// nothing.
+    pub(super) fn set_unsynced_boot(&self, boot_id: Option<&str>) -> Result<(), StoreError> {
+        self.commit(|transaction| {
+            let mut state = transaction.open_table(STATE)?;
+            match boot_id {
+                Some(boot_id) => state.insert(UNSYNCED_BOOT_KEY, boot_id.as_bytes())?,
+                None => state.remove(UNSYNCED_BOOT_KEY)?,
+            };
+            Ok(0)
+        })
+    }
+
+    /// Makes changes, all or none.
+    pub(super) fn change(&self, changes: &[CheckpointChange]) -> Result<(), StoreError> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        self.commit(|transaction| {
+            let mut table = transaction.open_table(CHECKPOINTS)?;
+            let mut grown_bytes = 0_i64;
+            for change in changes {
+                let (key, before) = match change {
+                    CheckpointChange::Save { key, checkpoint } => {
+                        let stored = checkpoints::encode(key, checkpoint);
+                        grown_bytes += content_bytes(key, stored.len()) as i64;
+                        (key, table.insert(key.as_str(), stored.as_slice())?)
+                    }
+                    CheckpointChange::Delete { key } => (key, table.remove(key.as_str())?),
+                };
+                if let Some(before) = before {
+                    grown_bytes -= content_bytes(key, before.value().len()) as i64;
+                }
+            }
+            Ok(grown_bytes)
+        })?;
+        self.rewrite_if_large();
+        Ok(())
+    }
+
+    /// `fill` says by how many bytes the content has grown.
+    fn commit(&self, fill: impl Fn(&WriteTransaction) -> Result<i64, redb::Error>) -> Result<(), StoreError> {
+        self.reopen_after_failure()?;
+        let changes = self.sizes.lock().changes + 1;
+        let guard = self.file.read();
+        let Some(file) = &*guard else {
+            return Err(definite(StoreErrorCause::Io(format!("{} is closed", self.path.display()))));
+        };
+        let commit = || -> Result<i64, redb::Error> {
+            let transaction = file.database.begin_write()?;
+            let grown_bytes = fill(&transaction)?;
+            let mut state: StateTable<'_> = transaction.open_table(STATE)?;
+            state.insert(CHANGES_KEY, &changes.to_le_bytes()[..])?;
+            drop(state);
+            transaction.commit()?;
+            Ok(grown_bytes)
+        };
+        match commit() {
+            Ok(grown_bytes) => {
+                let mut sizes = self.sizes.lock();
+                sizes.changes = changes;
+                sizes.content_bytes = sizes.content_bytes.saturating_add_signed(grown_bytes);
+                Ok(())
+            }
+            Err(error) => {
+                let cause = file.cause(&self.path, error);
+                let synced = file.file.sync();
+                drop(guard);
+                *self.file.write() = None;
+                self.settle(cause, synced, changes)
+            }
+        }
+    }
+
+    /// Finds out whether a commit that failed is in all the same.
+    fn settle(
+        &self,
+        cause: StoreErrorCause,
+        synced: std::io::Result<()>,
+        changes: u64,
+    ) -> Result<(), StoreError> {
+        let fatal = |cause| StoreError { certainty: Certainty::Indefinite, cause };
+        if matches!(cause, StoreErrorCause::Fatal(_)) {
+            return Err(fatal(cause));
+        }
+        if let Err(error) = synced {
+            return Err(fatal(StoreErrorCause::Fatal(format!(
+                "{}: a sync failed: {error}",
+                self.path.display()
+            ))));
+        }
+        match self.read(|contents| contents.changes()) {
+            Ok(stored) if stored >= changes => Ok(()),
+            Ok(_) => Err(definite(cause)),
+            Err(error) => Err(fatal(StoreErrorCause::Fatal(format!("{cause}; then {error}")))),
+        }
+    }
+
+    fn reopen_after_failure(&self) -> Result<(), StoreError> {
+        if self.file.read().is_some() {
+            return Ok(());
+        }
+        let file = RedbFile::open(&*self.disk, &self.path, OPTIONS)?;
+        let again = Self::with(Arc::clone(&self.disk), self.path.clone(), file)?;
+        *self.sizes.lock() = again.sizes.into_inner();
+        *self.file.write() = again.file.into_inner();
+        Ok(())
+    }
+
+    /// Writes the file anew when most of it is unused. A failure leaves it as it is.
+    fn rewrite_if_large(&self) {
+        // Somebody who reads all checkpoints may take his time; then it waits for the next change.
+        let Some(mut guard) = self.file.try_write() else { return };
+        let Some(file) = &*guard else { return };
+        let file_bytes = file.file.len().unwrap_or(0);
+        let enough_bytes = self.sizes.lock().content_bytes.saturating_mul(REWRITE_FACTOR);
+        if file_bytes < REWRITE_FILE_BYTES_MIN.max(enough_bytes) {
+            return;
+        }
+        let rewritten = RedbFile::create(&*self.disk, &self.path, OPTIONS, |transaction| {
+            let reading = file.database.begin_read()?;
+            let mut state = transaction.open_table(STATE)?;
+            for entry in reading.open_table(STATE)?.iter()? {
+                let (key, value) = entry?;
+                state.insert(key.value(), value.value())?;
+            }
+            let mut checkpoints = transaction.open_table(CHECKPOINTS)?;
+            for entry in reading.open_table(CHECKPOINTS)?.iter()? {
+                let (key, value) = entry?;
+                checkpoints.insert(key.value(), value.value())?;
+            }
+            Ok(())
+        });
+        match rewritten {
+            Ok(rewritten) => *guard = Some(rewritten),
+            Err(error) => {
+                tracing::warn!(%error, "a file of checkpoints is larger than it has to be and could not be written anew");
+            }
+        }
+    }
+
+    /// Closes it in good order; reading goes on.
+    pub(super) fn close(&self) {
+        *self.file.write() = None;
+    }
+}
+
+fn content_bytes(key: &str, stored_len: usize) -> u64 {
+    (key.len() + stored_len) as u64
+}
+
+/// What is in a `meta.redb`.
+pub(super) struct MetaContents<'a> {
+    path: &'a Path,
+    database: &'a Database,
+}
+
+impl<'a> MetaContents<'a> {
+    pub(super) fn new(path: &'a Path, database: &'a Database) -> Self {
+        Self { path, database }
+    }
+
+    pub(super) fn epoch(&self) -> Result<LogEpoch, StoreError> {
+        let stored = self.state(EPOCH_KEY)?.and_then(|bytes| bytes.try_into().ok());
+        let epoch = stored.map(|bytes| LogEpoch(u128::from_le_bytes(bytes)));
+        epoch.ok_or_else(|| definite(damaged(self.path, "the epoch is missing")))
+    }
+
+    /// Under which kernel's boot there is something that no sync has reached.
+    pub(super) fn unsynced_boot(&self) -> Result<Option<String>, StoreError> {
+        let stored = self.state(UNSYNCED_BOOT_KEY)?;
+        Ok(stored.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+    }
+
+    pub(super) fn has_checkpoints(&self) -> Result<bool, StoreError> {
+        let mut found = false;
+        self.scan_checkpoints("", |_, _| {
+            found = true;
+            Ok(false)
+        })?;
+        Ok(found)
+    }
+
+    fn changes(&self) -> Result<u64, StoreError> {
+        let stored = self.state(CHANGES_KEY)?.and_then(|bytes| bytes.try_into().ok());
+        let changes = stored.map(u64::from_le_bytes);
+        changes.ok_or_else(|| definite(damaged(self.path, "the number of changes is missing")))
+    }
+
+    fn state(&self, key: &str) -> Result<Option<Vec<u8>>, StoreError> {
+        let read = || -> Result<_, redb::Error> {
+            let state = self.database.begin_read()?.open_table(STATE)?;
+            Ok(state.get(key)?.map(|value| value.value().to_vec()))
+        };
+        read().map_err(|error| self.failed(error))
+    }
+
+    pub(super) fn load(&self, key: &str) -> Result<Option<Checkpoint>, StoreError> {
+        let read = || -> Result<_, redb::Error> {
+            let table = self.database.begin_read()?.open_table(CHECKPOINTS)?;
+            Ok(table.get(key)?.map(|value| value.value().to_vec()))
+        };
+        let stored = read().map_err(|error| self.failed(error))?;
+        stored.map(|stored| self.decode(key, &stored)).transpose()
+    }
+
+    /// Visits the checkpoints whose keys begin with a prefix, in order, until `visit` says `false`.
+    pub(super) fn scan_checkpoints(
+        &self,
+        prefix: &str,
+        mut visit: impl FnMut(&str, &[u8]) -> Result<bool, StoreError>,
+    ) -> Result<(), StoreError> {
+        let mut outcome = Ok(());
+        let mut scan = || -> Result<(), redb::Error> {
+            let table = self.database.begin_read()?.open_table(CHECKPOINTS)?;
+            for entry in table.range::<&str>((Bound::Included(prefix), Bound::Unbounded))? {
+                let (key, stored) = entry?;
+                if !key.value().starts_with(prefix) {
+                    break;
+                }
+                match visit(key.value(), stored.value()) {
+                    Ok(true) => {}
+                    Ok(false) => break,
+                    Err(error) => {
+                        outcome = Err(error);
+                        break;
+                    }
+                }
+            }
+            Ok(())
+        };
+        scan().map_err(|error| self.failed(error))?;
+        outcome
+    }
+
+    pub(super) fn decode(&self, key: &str, stored: &[u8]) -> Result<Checkpoint, StoreError> {
+        checkpoints::decode(key, stored).map_err(|error| {
+            definite(match error {
+                CheckpointError::Damaged => damaged(self.path, format!("checkpoint {key:?} is damaged")),
+                CheckpointError::UnknownVersion(version) => StoreErrorCause::UnknownVersion {
+                    place: format!("{}, checkpoint {key:?}", self.path.display()),
+                    found: version.into(),
+                    known: CHECKPOINT_VERSION.into(),
+                },
+            })
+        })
+    }
+
+    fn failed(&self, error: redb::Error) -> StoreError {
+        definite(redb_cause(self.path, &FailureCell::default(), error))
+    }
+}
