@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use bytes::{Bytes, BytesMut};
+use oncewire_protocol::wire::raw::RawTarget;
 use oncewire_protocol::wire::{
     Encoding, FrameKind, GroupName, Message, Received, Sender, SequenceId, Subprotocol, Upstream, UserId,
     decode_downstream, decode_upstream, encode_downstream, encode_message, encode_upstream, raw,
@@ -119,7 +120,8 @@ fn delivery(vectors: &str) {
 fn published(encoding_name: &str, frame: &Frame) -> Message {
     let request = match encoding(encoding_name) {
         Encoding::Raw => {
-            raw::decode_send_to_group(GroupName::new("raw-group").unwrap(), false, frame.kind, &frame.bytes)
+            let target = RawTarget { group: GroupName::new("raw-group").unwrap(), no_echo: false };
+            raw::decode_send_to_group(&target, frame.kind, &frame.bytes)
         }
         encoding => decode_upstream(encoding, frame.kind, &frame.bytes),
     };

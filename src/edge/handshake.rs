@@ -9,9 +9,10 @@ use axum::http::header::{
 use axum::http::{HeaderMap, HeaderName, Method, StatusCode, Version, request};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use oncewire_protocol::wire::raw::RawTarget;
 use oncewire_protocol::wire::{ConnectionId, GroupName, HubName, Subprotocol, UserId, negotiate};
 
-use super::query::Query;
+use super::query::{InvalidMode, Query};
 use crate::auth::{AccessKeys, AudienceContext, TokenError};
 use crate::config::Config;
 
@@ -46,6 +47,8 @@ pub(super) struct Begin {
     pub user_id: Option<UserId>,
     pub roles: Vec<String>,
     pub groups: Vec<GroupName>,
+    /// Where the client's frames go, if it is raw and publishes.
+    pub publishes_to: Option<RawTarget>,
 }
 
 /// A session to recover. The token is still to be verified, against the epoch of the hub's log.
@@ -116,7 +119,9 @@ pub(super) fn decide(
     let purpose = if is_recovery {
         recovery(hub, &query, subprotocol)
     } else {
-        Purpose::Begin(begin(request, hub, &query, keys, config, now_unix_seconds)?)
+        let mut begin = begin(request, hub, &query, keys, config, now_unix_seconds)?;
+        begin.publishes_to.take_if(|_| subprotocol != Subprotocol::Raw);
+        Purpose::Begin(begin)
     };
     Ok(Handshake { websocket_key, subprotocol, spelling, purpose })
 }
@@ -184,11 +189,9 @@ fn begin(
     };
     let groups: Result<Vec<_>, _> = claims.groups.iter().map(|group| GroupName::new(group)).collect();
     let groups = groups.map_err(|_| Refusal::BadGroup)?;
-    if !query.has_valid_mode() {
-        return Err(Refusal::BadMode);
-    }
+    let publishes_to = query.raw_target().map_err(|InvalidMode| Refusal::BadMode)?;
     let user_id = claims.user_id.as_deref().map(UserId::new);
-    Ok(Begin { hub, user_id, roles: claims.roles, groups })
+    Ok(Begin { hub, user_id, roles: claims.roles, groups, publishes_to })
 }
 
 fn bearer_token(headers: &HeaderMap) -> Option<&str> {

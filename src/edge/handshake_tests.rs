@@ -260,6 +260,17 @@ fn a_recovery_that_can_never_succeed_gets_its_upgrade() {
 }
 
 #[test]
+fn only_a_raw_client_publishes_what_its_frames_hold() {
+    let publishing = || allowed(Some("chat"), "&webpubsub_mode=sendToGroup&group=g&noEcho=true");
+    let target = Some(RawTarget { group: GroupName::new("g").unwrap(), no_echo: true });
+    assert_eq!(publishing().without("sec-websocket-protocol").begin().publishes_to, target);
+    assert_eq!(publishing().header("sec-websocket-protocol", "graphql-ws").begin().publishes_to, target);
+    assert_eq!(publishing().begin().publishes_to, None);
+    let events = allowed(Some("chat"), "&group=g").without("sec-websocket-protocol");
+    assert_eq!(events.begin().publishes_to, None);
+}
+
+#[test]
 fn a_recovery_selects_the_reliable_subprotocol_wherever_it_stands() {
     let asking = asking(Some("chat"), "awps_connection_id=c&awps_reconnection_token=t")
         .header("sec-websocket-protocol", "json.webpubsub.azure.v1, json.reliable.webpubsub.azure.v1");

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use oncewire_protocol::wire::GroupName;
+use oncewire_protocol::wire::raw::RawTarget;
 use url::form_urlencoded;
 
 /// The parameters that the Web PubSub client specification gives a meaning. Names count without regard to case, a
@@ -21,6 +22,10 @@ pub(super) struct Query<'a> {
     group: Option<Cow<'a, str>>,
     no_echo: Option<Cow<'a, str>>,
 }
+
+/// That the parameters of raw clients make no sense.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct InvalidMode;
 
 impl<'a> Query<'a> {
     /// Reads a query as it stands in the URL; what has no meaning is passed over.
@@ -48,17 +53,24 @@ impl<'a> Query<'a> {
         })
     }
 
-    /// Whether the parameters of raw clients are valid. The group and the echo count only in the mode that publishes
-    /// to a group.
-    pub(super) fn has_valid_mode(&self) -> bool {
-        let Some(mode) = &self.mode else { return true };
-        if mode.eq_ignore_ascii_case("sendEvent") {
-            return true;
+    /// Where a raw client's frames go; `None` in the mode in which they are events. The group and the echo count only
+    /// in the mode that publishes to a group.
+    pub(super) fn raw_target(&self) -> Result<Option<RawTarget>, InvalidMode> {
+        let is = |text: &str, known: &str| text.eq_ignore_ascii_case(known);
+        match self.mode.as_deref() {
+            None => return Ok(None),
+            Some(mode) if is(mode, "sendEvent") => return Ok(None),
+            Some(mode) if is(mode, "sendToGroup") => {}
+            Some(_) => return Err(InvalidMode),
         }
-        let is_boolean = |text: &str| ["true", "false"].iter().any(|known| text.eq_ignore_ascii_case(known));
-        mode.eq_ignore_ascii_case("sendToGroup")
-            && self.group.as_deref().is_some_and(|group| GroupName::new(group).is_ok())
-            && self.no_echo.as_deref().is_none_or(is_boolean)
+        let group = GroupName::new(self.group.as_deref().unwrap_or_default()).map_err(|_| InvalidMode)?;
+        let no_echo = match self.no_echo.as_deref() {
+            None => false,
+            Some(text) if is(text, "false") => false,
+            Some(text) if is(text, "true") => true,
+            Some(_) => return Err(InvalidMode),
+        };
+        Ok(Some(RawTarget { group, no_echo }))
     }
 }
 
@@ -90,18 +102,23 @@ mod tests {
 
     #[test]
     fn raw_parameters_are_checked_where_they_count() {
-        let valid = |query: &str| Query::parse(query).has_valid_mode();
-        for good in [
+        for events in [
             "",
             "webpubsub_mode=",
             "webpubsub_mode=SENDEVENT&group=&noEcho=perhaps",
             "group=%20&noEcho=perhaps",
-            "webpubsub_mode=sendToGroup&group=g",
-            "webpubsub_mode=SendToGroup&group=g&noEcho=",
-            "webpubsub_mode=sendtogroup&group=%20&group=g&noecho=TRUE",
-            "webpubsub_mode=sendToGroup&group=g&noEcho=False",
+            "group=g&noEcho=true",
         ] {
-            assert!(valid(good), "{good}");
+            assert_eq!(Query::parse(events).raw_target(), Ok(None), "{events}");
+        }
+        for (query, no_echo) in [
+            ("webpubsub_mode=sendToGroup&group=g", false),
+            ("webpubsub_mode=SendToGroup&group=g&noEcho=", false),
+            ("webpubsub_mode=sendtogroup&group=%20&group=g&noecho=TRUE", true),
+            ("webpubsub_mode=sendToGroup&group=g&noEcho=true&noEcho=False", false),
+        ] {
+            let group = GroupName::new("g").unwrap();
+            assert_eq!(Query::parse(query).raw_target(), Ok(Some(RawTarget { group, no_echo })), "{query}");
         }
         let long = format!("webpubsub_mode=sendToGroup&group={}", "g".repeat(1025));
         for bad in [
@@ -112,7 +129,7 @@ mod tests {
             "webpubsub_mode=sendToGroup&group=g&noEcho=1",
             &long,
         ] {
-            assert!(!valid(bad), "{bad}");
+            assert_eq!(Query::parse(bad).raw_target(), Err(InvalidMode), "{bad}");
         }
     }
 }

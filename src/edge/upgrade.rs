@@ -14,6 +14,7 @@ use axum::response::{IntoResponse, Response};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use oncewire_protocol::hub::OpenError;
+use oncewire_protocol::wire::raw::RawTarget;
 use oncewire_protocol::wire::{ConnectionId, HubName, ReconnectionToken, Subprotocol};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
@@ -57,6 +58,7 @@ struct Attached {
     hub: HubName,
     connection_id: ConnectionId,
     subprotocol: Subprotocol,
+    publishes_to: Option<RawTarget>,
     socket: Socket,
     place: Place,
 }
@@ -104,7 +106,7 @@ async fn begin_session(
     subprotocol: Subprotocol,
     place: Place,
 ) -> Result<Attached, Refusal> {
-    let Begin { hub, user_id, roles, groups } = begin;
+    let Begin { hub, user_id, roles, groups, publishes_to } = begin;
     let handle = edge.engine.hub(&hub).await.map_err(|_| Refusal::Unavailable)?;
     let connection_id = ConnectionId::new(Uuid::new_v4().simple().encode_lower(&mut Uuid::encode_buffer()));
     let reconnection_token = subprotocol.is_reliable().then(|| {
@@ -128,7 +130,7 @@ async fn begin_session(
         OpenError::TooManyGroups => Refusal::TooManyGroups,
         OpenError::Refused | OpenError::Unavailable => Refusal::Unavailable,
     })?;
-    Ok(Attached { hub, connection_id, subprotocol, socket, place })
+    Ok(Attached { hub, connection_id, subprotocol, publishes_to, socket, place })
 }
 
 /// `None` when the recovery can never succeed; an error when that can't be told now.
@@ -153,7 +155,9 @@ async fn recover_session(
     }
     let place = shared.sockets.reserve_for_recovery().ok_or(Refusal::Full)?;
     match handle.resume(connection_id.clone(), subprotocol).await {
-        Ok(socket) => Ok(Some(Attached { hub, connection_id, subprotocol, socket, place })),
+        Ok(socket) => {
+            Ok(Some(Attached { hub, connection_id, subprotocol, publishes_to: None, socket, place }))
+        }
         Err(OpenError::Unavailable) => Err(Refusal::Unavailable),
         Err(OpenError::Refused | OpenError::TooManyGroups) => Ok(None),
     }
@@ -180,16 +184,17 @@ async fn hand_over(
     match outcome {
         Outcome::Attached(attached) => {
             drop(pending);
-            let Attached { hub, connection_id, subprotocol, socket, place } = *attached;
+            let Attached { hub, connection_id, subprotocol, publishes_to, socket, place } = *attached;
             let config = &shared.edge.config;
             let settings = socket::Settings {
                 encoding: subprotocol.encoding(),
+                publishes_to,
                 ping_seconds: config.hub(hub.as_str()).websocket_ping_seconds,
                 read_buffer_bytes: config.websocket_read_buffer_bytes,
                 message_bytes_max: config.websocket_message_bytes_max,
             };
             let name = socket::Name { hub, connection_id };
-            socket::start(&shared.tasks, stream, &read_ahead, socket, place, name, &settings);
+            socket::start(&shared.tasks, stream, &read_ahead, socket, place, name, settings);
         }
         Outcome::RecoveryRefused => {
             socket::refuse_recovery(stream).await;

@@ -177,6 +177,22 @@ async fn broken_framing_closes_with_1002_and_ends_the_session() {
 }
 
 #[tokio::test]
+async fn a_close_frame_that_must_not_be_is_answered_with_1002_and_ends_the_session() {
+    let gateway = Gateway::start().await;
+    let codes: [u16; 12] = [0, 1, 999, 1004, 1005, 1006, 1015, 1016, 1100, 2999, 5000, 65535];
+    let mut frames: Vec<_> =
+        codes.map(|code| [&b"\x88\x82\0\0\0\0"[..], &code.to_be_bytes()].concat()).into();
+    frames.push(b"\x88\x81\0\0\0\0x".to_vec());
+    for frame in frames {
+        let mut subscriber = scene(&gateway).await;
+        let identity = subscriber.identity();
+        subscriber.send_raw(&frame).await;
+        assert!(!subscriber.expect_close_reason(1002).await.is_empty(), "{frame:?}");
+        gateway.expect_unrecoverable(&identity).await;
+    }
+}
+
+#[tokio::test]
 async fn text_that_is_not_utf8_closes_with_1007() {
     let gateway = Gateway::start().await;
     let mut subscriber = scene(&gateway).await;

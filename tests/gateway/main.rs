@@ -9,6 +9,7 @@
 //! | [`support`] | a gateway in the process, sockets, a driver for the protocol's own client, a store that obeys |
 //! | `handshake` | statuses and their order, tokens, subprotocols |
 //! | `requests`, `acks`, `permissions`, `payloads` | what clients ask for |
+//! | `raw` | clients without a subprotocol |
 //! | `delivery`, `ordering`, `recovery`, `takeover` | what they can rely on |
 //! | `closing`, `limits`, `shutdown` | how it ends |
 //! | `appends` | failing and slow logs |
@@ -31,6 +32,7 @@ mod ordering;
 mod payloads;
 mod permissions;
 mod process;
+mod raw;
 mod recovery;
 mod requests;
 mod shutdown;

@@ -10,8 +10,8 @@ use super::{
 };
 use crate::log::{Body, Certainty, EndReason, Opened, Permission, Record, Time};
 use crate::mutation::{Mutation, is_on};
-use crate::session::{Closing, Outcome, Phase, Request, Session};
-use crate::wire::{Close, ConnectionId, Encoding, GroupName, ReconnectionToken, Upstream};
+use crate::session::{Closing, NextBatch, Outcome, Phase, Request, Session};
+use crate::wire::{Close, ConnectionId, Encoding, GroupName, ReconnectionToken};
 
 /// A record beside the sessions' batches whose append has no known outcome.
 #[derive(Debug)]
@@ -102,16 +102,7 @@ impl Hub {
             let settled = if is_on(Mutation::StaleRequestsCounted) { 0 } else { requests.len() };
             return session.outbox.lock().settle_requests(settled, bytes);
         }
-        for request in requests {
-            // A raw client has no acks: the loss of its event is shown by closing.
-            let is_raw_event = session.subprotocol.encoding() == Encoding::Raw
-                && matches!(request.message, Upstream::Event { .. });
-            if is_raw_event {
-                let end = SocketEnd::Violation(Close::INTERNAL_ERROR);
-                return self.socket_closed(now, from, end);
-            }
-            session.requests.push(request);
-        }
+        requests.into_iter().for_each(|request| session.requests.push(request));
         self.append_next_batch(now, from.key);
     }
 
@@ -196,10 +187,13 @@ impl Hub {
             return;
         }
         let groups_max = self.settings.groups_per_session_max;
-        let records = session.next_batch(now, &mut self.proposer, groups_max);
+        let NextBatch { records, close } = session.next_batch(now, &mut self.proposer, groups_max);
         if !records.is_empty() {
             let append = AppendId::Batch { session: key, number: session.requests.batch_number() };
             self.outputs.push_back(Output::Append { append, records });
+        }
+        if let Some(close) = close {
+            self.close_raw(key, close);
         }
         // Those at the front that need no record wait for none.
         self.answer_settled(now, key);
@@ -219,6 +213,21 @@ impl Hub {
         drop(outbox);
         if !session.requests.has_batch() {
             self.append_next_batch(now, key);
+        }
+    }
+
+    /// Tells a raw client by closing that a frame of its was not executed: it has no acks. What waits behind that frame
+    /// is not executed either.
+    fn close_raw(&mut self, key: SessionKey, close: Close) {
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        let mut outbox = session.outbox.lock();
+        for request in session.requests.drop_waiting() {
+            outbox.settle_requests(1, request.bytes);
+        }
+        self.woken.extend(outbox.close(Closing::Now(close)));
+        drop(outbox);
+        if session.phase == Phase::Live {
+            session.phase = Phase::Finishing(EndReason::ProtocolViolation);
         }
     }
 
@@ -298,6 +307,10 @@ impl Hub {
             if let Some(ack) = key.ack.filter(|_| is_on(Mutation::FailedAckIdRemembered)) {
                 session.window.insert(ack.ack_id, ack.fingerprint);
             }
+        }
+        if session.subprotocol.encoding() == Encoding::Raw {
+            // What came after it must not arrive without it.
+            self.close_raw(key, Close::INTERNAL_ERROR);
         }
         self.answer_settled(now, key);
         true

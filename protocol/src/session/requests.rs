@@ -78,6 +78,11 @@ impl Requests {
         self.queue.push_back(request);
     }
 
+    /// Takes out all requests that no batch has taken yet.
+    pub fn drop_waiting(&mut self) -> VecDeque<Request> {
+        std::mem::take(&mut self.queue)
+    }
+
     /// Whether a batch is not settled yet.
     pub fn has_batch(&self) -> bool {
         !self.batch.is_empty()

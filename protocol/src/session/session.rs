@@ -14,7 +14,8 @@ use crate::log::{
     AckKey, Body, EndReason, Fingerprint, Opened, Permission, Proposer, Published, Record, Time,
 };
 use crate::wire::{
-    AckError, AckId, ConnectionId, Downstream, ErrorName, GroupName, Subprotocol, Upstream, UserId,
+    AckError, AckId, Close, ConnectionId, Downstream, Encoding, ErrorName, GroupName, Subprotocol, Upstream,
+    UserId,
 };
 
 /// Everything that belongs to a connection id.
@@ -85,11 +86,16 @@ impl Session {
 
     /// Turns the waiting requests into the next batch and returns its records. Every refusal is decided here, before
     /// the append, against applied state and the batch itself (R4).
-    pub fn next_batch(&mut self, now: Time, proposer: &mut Proposer, groups_max: usize) -> Vec<Arc<Record>> {
+    pub fn next_batch(&mut self, now: Time, proposer: &mut Proposer, groups_max: usize) -> NextBatch {
+        let is_raw = self.subprotocol.encoding() == Encoding::Raw;
+        let mut close = None;
         let Self { requests, connection_id, user_id, permissions, groups, window, .. } = self;
         let judge = Judge { connection_id, user_id: user_id.as_ref(), permissions, window };
         let mut pending = PendingGroups { len: groups.len(), applied: groups, changes: BTreeMap::new() };
-        requests.next_batch(|message, ack_ids_in_batch| {
+        let records = requests.next_batch(|message, ack_ids_in_batch| {
+            if close.is_some() {
+                return Slot::Answer(None);
+            }
             let fingerprinted = |ack_id| AckKey { ack_id, fingerprint: Fingerprint::of(message) };
             let ack = message.ack_id().map(fingerprinted);
             if let Some(known) = ack.and_then(|ack| judge.known_ack_id(ack, ack_ids_in_batch)) {
@@ -97,7 +103,10 @@ impl Session {
             }
             let body = match judge.body(message) {
                 Ok(body) => body,
-                Err(answer) => return Slot::Answer(answer),
+                Err(answer) => {
+                    close = is_raw.then(|| raw_refusal(message));
+                    return Slot::Answer(answer);
+                }
             };
             match message {
                 Upstream::JoinGroup { group, .. } if !pending.join(group, groups_max) => {
@@ -109,7 +118,25 @@ impl Session {
             let (key, time) = proposer.next(now, ack);
             let record = Arc::new(Record { key, time, sequence_ack: None, body });
             Slot::Append { record, outcome: Outcome::Pending }
-        })
+        });
+        NextBatch { records, close }
+    }
+}
+
+/// What [`Session::next_batch`] came to.
+#[derive(Debug)]
+pub struct NextBatch {
+    /// The records to append.
+    pub records: Vec<Arc<Record>>,
+    /// How to close a raw client of which a frame was refused. Nothing that it sent after that frame is in the batch.
+    pub close: Option<Close>,
+}
+
+/// A raw client has no acks: that a frame was refused is shown by closing.
+fn raw_refusal(message: &Upstream) -> Close {
+    match message {
+        Upstream::SendToGroup { .. } => Close::RAW_SEND_FORBIDDEN,
+        _ => Close::INTERNAL_ERROR,
     }
 }
 

@@ -5,10 +5,20 @@
 
 use bytes::Bytes;
 
+use super::payload::shares_frame;
 use super::{
     DecodeError, EventName, FrameKind, GroupName, Message, Metadata, Opcode, Payload, PayloadKind, Received,
     Sender, SharedBody, Upstream,
 };
+
+/// Where the frames of a raw client go that publishes; all to the same group.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RawTarget {
+    /// The group.
+    pub group: GroupName,
+    /// Whether the client gets none of its own messages.
+    pub no_echo: bool,
+}
 
 /// Makes one frame of a raw client that sends events the event that it is.
 pub fn decode_event(kind: FrameKind, data: &Bytes) -> Result<Upstream, DecodeError> {
@@ -20,19 +30,18 @@ pub fn decode_event(kind: FrameKind, data: &Bytes) -> Result<Upstream, DecodeErr
     })
 }
 
-/// Makes one frame of a raw client that publishes to `group` the publish that it is.
+/// Makes one frame of a raw client that publishes the publish that it is.
 pub fn decode_send_to_group(
-    group: GroupName,
-    no_echo: bool,
+    target: &RawTarget,
     kind: FrameKind,
     data: &Bytes,
 ) -> Result<Upstream, DecodeError> {
     Ok(Upstream::SendToGroup {
-        group,
+        group: target.group.clone(),
         payload: payload(kind, data)?,
         metadata: Metadata::default(),
         ack_id: None,
-        no_echo,
+        no_echo: target.no_echo,
         ttl_seconds: 0,
     })
 }
@@ -68,5 +77,7 @@ fn payload(kind: FrameKind, data: &Bytes) -> Result<Payload, DecodeError> {
         }
         FrameKind::Binary => PayloadKind::Binary,
     };
-    Ok(Payload { kind, bytes: data.clone() })
+    // A frame may be a part of a larger buffer.
+    let is_shared = shares_frame(data.len(), data.len());
+    Ok(Payload { kind, bytes: if is_shared { data.clone() } else { Bytes::copy_from_slice(data) } })
 }

@@ -12,6 +12,7 @@ mod writer;
 
 use std::time::Duration;
 
+use oncewire_protocol::wire::raw::RawTarget;
 use oncewire_protocol::wire::{Close, ConnectionId, Encoding, HubName};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -32,6 +33,8 @@ const CLOSE_WAIT: Duration = Duration::from_secs(5);
 pub(super) struct Settings {
     /// What its messages look like.
     pub encoding: Encoding,
+    /// Where its messages go, if it is raw and publishes.
+    pub publishes_to: Option<RawTarget>,
     /// How often it is sent a ping.
     pub ping_seconds: u64,
     /// First size of its read buffer.
@@ -54,7 +57,7 @@ pub(super) fn start(
     socket: engine::Socket,
     mut place: Place,
     name: Name,
-    settings: &Settings,
+    settings: Settings,
 ) {
     let attachment = socket.attachment().clone();
     place.fill(&attachment.outbox);
@@ -115,6 +118,7 @@ mod tests {
         let (read_half, write_half) = stream.into_split();
         let settings = Settings {
             encoding: Encoding::Json,
+            publishes_to: None,
             ping_seconds: 20,
             read_buffer_bytes: 1024,
             message_bytes_max: 1024,
@@ -124,7 +128,7 @@ mod tests {
             Writer::new(WriteHalf(write_half), socket.attachment().clone(), link.clone(), CLOSE_WAIT);
         let place = Sockets::new(None).reserve().unwrap();
         let name = Name { hub, connection_id };
-        let reader = Reader::new(read_half, &[], socket, link, name, &settings);
+        let reader = Reader::new(read_half, &[], socket, link, name, settings);
         let (reader_bytes, writer_bytes) = (size_of_val(&reader.run()), size_of_val(&writer.run(place)));
         assert!(reader_bytes <= 640 && writer_bytes <= 384, "{reader_bytes}, {writer_bytes}");
     }

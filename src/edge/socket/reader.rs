@@ -9,9 +9,11 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use oncewire_protocol::hub::SocketEnd;
 use oncewire_protocol::session::Request;
+use oncewire_protocol::wire::raw::{self, RawTarget};
 use oncewire_protocol::wire::{Close, DecodeError, Encoding, FrameKind, decode_upstream, frame_header_bytes};
 use tokio::io::AsyncRead;
-use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error, Message, WebSocket};
 
 use super::inbound::{Inbound, drain};
@@ -37,6 +39,7 @@ pub(super) struct Reader<R> {
     link: Link,
     name: Name,
     encoding: Encoding,
+    publishes_to: Option<RawTarget>,
     /// Bytes that the frame reader has got since it was made, less those of the whole frames that it has given back. A
     /// message in several frames takes more headers than are counted; then it is never 0 again, and never less.
     unread_bytes: u64,
@@ -70,7 +73,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         socket: engine::Socket,
         link: Link,
         name: Name,
-        settings: &Settings,
+        settings: Settings,
     ) -> Self {
         let config = WebSocketConfig::default()
             .read_buffer_size(settings.read_buffer_bytes)
@@ -85,6 +88,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             link,
             name,
             encoding: settings.encoding,
+            publishes_to: settings.publishes_to,
             unread_bytes: read_ahead.len() as u64,
             has_read_large: false,
         }
@@ -181,14 +185,20 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             Message::Ping(content) => return self.link.pong(&content),
             Message::Pong(_) | Message::Frame(_) => return,
             Message::Close(frame) => {
-                let close = PeerClose(frame.map(|frame| frame.code.into()));
-                batch.end = Some(End::PeerClosed(close));
+                batch.end = Some(match frame {
+                    Some(frame) if is_stand_in(&frame) => End::Violation(Close::BROKEN_FRAMING),
+                    frame => End::PeerClosed(PeerClose(frame.map(|frame| frame.code.into()))),
+                });
                 return;
             }
         };
         let bytes = data.len();
         tracing::trace!(connection_id = %self.name.connection_id, bytes, "message received");
-        match decode_upstream(self.encoding, kind, &data) {
+        let decoded = match &self.publishes_to {
+            Some(target) => raw::decode_send_to_group(target, kind, &data),
+            None => decode_upstream(self.encoding, kind, &data),
+        };
+        match decoded {
             Ok(message) => {
                 let request = self.socket.attachment().receive(message);
                 batch.requests.extend(request.map(|message| Request { message, bytes }));
@@ -229,4 +239,10 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             }
         }
     }
+}
+
+/// Whether this is not what the client sent but what the frame reader puts in place of a close frame with a code that
+/// must not be in one (RFC 6455, section 7.4). A client that says just this itself has no more to say either.
+fn is_stand_in(frame: &CloseFrame) -> bool {
+    frame.code == CloseCode::Protocol && frame.reason == "Protocol violation"
 }

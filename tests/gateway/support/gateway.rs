@@ -94,6 +94,17 @@ impl Gateway {
         socket
     }
 
+    /// A raw client that receives what its groups get, and whose frames are events.
+    pub async fn raw(&self, token: &Token) -> Socket {
+        self.connector().token(token).open().await.unwrap()
+    }
+
+    /// A raw client whose frames are published to a group.
+    pub async fn raw_publisher(&self, group: &str, token: &Token) -> Socket {
+        let connector = self.connector().query("webpubsub_mode", "sendToGroup").query("group", group);
+        connector.token(token).open().await.unwrap()
+    }
+
     /// A socket that recovers a session. A refusal comes as a close frame on it.
     pub async fn recover(&self, identity: &Identity) -> Socket {
         self.connector().hub(HUB).recover(identity).offer(RELIABLE).open().await.unwrap()

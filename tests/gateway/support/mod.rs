@@ -11,7 +11,7 @@ pub use connector::Connector;
 pub use driver::Driver;
 pub use gateway::Gateway;
 pub use held_store::{Failure, HeldStore};
-pub use socket::{Event, Identity, Socket};
+pub use socket::{Bare, Event, Identity, Socket};
 pub use token::{Token, now_unix_seconds};
 
 use std::future::Future;

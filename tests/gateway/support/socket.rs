@@ -37,6 +37,27 @@ pub enum Event {
     Dropped,
 }
 
+/// A data frame as a raw client sees it: the bare payload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Bare {
+    /// A text frame.
+    Text(String),
+    /// A binary frame.
+    Binary(Vec<u8>),
+}
+
+impl Bare {
+    /// A text frame.
+    pub fn text(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+
+    /// A binary frame.
+    pub fn binary(bytes: &[u8]) -> Self {
+        Self::Binary(bytes.to_vec())
+    }
+}
+
 /// An open socket.
 pub struct Socket {
     stream: WebSocketStream<TcpStream>,
@@ -145,14 +166,51 @@ impl Socket {
     }
 
     /// The text of the next message, letter by letter.
-    pub async fn read_text(&mut self) -> String {
-        loop {
-            match soon(heard(&mut self.stream)).await {
-                Some(Ok(Message::Text(text))) => return text.to_string(),
-                Some(Ok(Message::Ping(_))) => {}
-                other => panic!("expected a message, heard {other:?}"),
+    #[track_caller]
+    pub fn read_text(&mut self) -> impl Future<Output = String> {
+        let caller = std::panic::Location::caller();
+        let next = self.read_bare();
+        async move {
+            match next.await {
+                Bare::Text(text) => text,
+                other => panic!("expected a text, heard {other:?}: {caller}"),
             }
         }
+    }
+
+    /// The next message as it is.
+    #[track_caller]
+    pub fn read_bare(&mut self) -> impl Future<Output = Bare> {
+        let caller = std::panic::Location::caller();
+        async move {
+            match self.next_bare_or_close().await {
+                Ok(bare) => bare,
+                Err((code, reason)) => panic!("expected a message, heard close {code} {reason}: {caller}"),
+            }
+        }
+    }
+
+    /// The next message as it is, or the code and reason of a close frame.
+    pub async fn next_bare_or_close(&mut self) -> Result<Bare, (u16, String)> {
+        loop {
+            match soon(heard(&mut self.stream)).await {
+                Some(Ok(Message::Text(text))) => return Ok(Bare::Text(text.to_string())),
+                Some(Ok(Message::Binary(bytes))) => return Ok(Bare::Binary(bytes.to_vec())),
+                Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
+                Some(Ok(Message::Close(Some(frame)))) => {
+                    return Err((frame.code.into(), frame.reason.to_string()));
+                }
+                other => panic!("expected a message or a close frame, heard {other:?}"),
+            }
+        }
+    }
+
+    /// The next message has to be just this.
+    #[track_caller]
+    pub fn expect_bare(&mut self, expected: Bare) -> impl Future<Output = ()> {
+        let caller = std::panic::Location::caller();
+        let next = self.read_bare();
+        async move { assert_eq!(next.await, expected, "{caller}") }
     }
 
     /// The next message.

@@ -5,5 +5,6 @@ mod determinism;
 mod failures;
 mod fold;
 mod harness;
+mod raw;
 mod requests;
 mod sockets;

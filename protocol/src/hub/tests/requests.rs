@@ -313,21 +313,3 @@ fn requests_that_a_client_sent_before_it_closed_for_good_are_executed_before_its
     assert_eq!(world.bodies()[3..], expected);
     assert_eq!(world.hub.sessions(), 1);
 }
-
-#[test]
-fn a_raw_event_that_nobody_handles_closes_with_1011_after_what_was_sent_before_it() {
-    let mut world = World::new();
-    let raw = world.open_with(opening_on("raw", Subprotocol::Raw, "u"));
-    let bob = world.open_in("bob", &["g"]);
-    let event = Upstream::Event {
-        event: EventName::raw(),
-        payload: Payload { kind: PayloadKind::Text, bytes: "x".into() },
-        metadata: Metadata::default(),
-        ack_id: None,
-    };
-    world.send(&raw, [publish(None, "g", "before"), event, publish(None, "g", "after")]);
-    assert_eq!(world.reads(&raw), ["close 1011"]);
-    world.settle();
-    assert_eq!(world.reads(&bob), ["1 before"]);
-    assert_eq!(world.bodies().last().unwrap(), "raw ended ProtocolViolation");
-}
