@@ -244,7 +244,7 @@ async fn a_flood_of_websocket_pings_is_bounded_too() {
     while sent < FLOOD && socket.try_send(ping.clone(), Duration::from_secs(2)).await {
         sent += 1;
     }
-    // Either reading stopped, or one pong stood for several pings; else all 25 MB of pongs have waited somewhere, more
+    // Either reading stopped, or some pongs stood for several pings; else all 25 MB of pongs have waited somewhere, more
     // than the kernel's buffers hold.
     socket.settle().await;
     assert!(sent < FLOOD || socket.pongs() < FLOOD / 2, "{sent} pings, {} pongs", socket.pongs());

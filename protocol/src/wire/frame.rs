@@ -1,6 +1,6 @@
 //! The header of a WebSocket frame from server to client (RFC 6455, section 5.2): final, not masked, not compressed.
 
-use bytes::{BufMut, BytesMut};
+use bytes::BufMut;
 
 /// What a frame carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub enum Opcode {
 }
 
 /// Appends the header of a whole message in one frame.
-pub fn write_frame_header(opcode: Opcode, payload_bytes: usize, out: &mut BytesMut) {
+pub fn write_frame_header(opcode: Opcode, payload_bytes: usize, out: &mut impl BufMut) {
     out.put_u8(0x80 | opcode as u8);
     match payload_bytes {
         0..=125 => out.put_u8(payload_bytes as u8),
@@ -44,6 +44,8 @@ pub const fn frame_header_bytes(payload_bytes: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use bytes::BytesMut;
+
     use super::*;
 
     #[test]

@@ -8,6 +8,8 @@ use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
 
+use super::frames::Pongs;
+
 /// The state shared by the two tasks of one socket.
 #[derive(Clone)]
 pub(super) struct Link(Arc<State>);
@@ -28,9 +30,7 @@ struct State {
 
 #[derive(Default)]
 struct News {
-    /// What the last ping carried. Answering the last one answers all before it (RFC 6455, section 5.5.3), so this
-    /// is all that ever waits.
-    pong: Option<Box<[u8]>>,
+    pongs: Pongs,
     /// The client's close frame, with its code.
     peer_close: Option<PeerClose>,
     is_reader_done: bool,
@@ -64,7 +64,7 @@ impl Link {
     /// Has a ping answered.
     pub(super) fn pong(&self, content: &[u8]) {
         let mut news = self.0.news.lock();
-        news.pong = Some(content.into());
+        news.pongs.push(content);
         self.0.has_news.store(true, Ordering::Release);
         wake(&mut news.writer);
     }
@@ -123,13 +123,11 @@ impl Link {
         self.0.has_news.load(Ordering::Acquire)
     }
 
-    /// Takes the pong that is due; ready when the reader is done. The task is woken for both.
-    pub(super) fn poll_reader(&self, context: &mut Context<'_>, pong: &mut Option<Box<[u8]>>) -> Poll<()> {
+    /// Takes the pongs that are due; ready when the reader is done. The task is woken for both.
+    pub(super) fn poll_reader(&self, context: &mut Context<'_>, pongs: &mut Pongs) -> Poll<()> {
         let mut news = self.0.news.lock();
         register(&mut news.writer, context);
-        if let Some(content) = news.pong.take() {
-            *pong = Some(content);
-        }
+        pongs.append(&mut news.pongs);
         self.0.has_news.store(news.is_reader_done, Ordering::Release);
         if news.is_reader_done { Poll::Ready(()) } else { Poll::Pending }
     }

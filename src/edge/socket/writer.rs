@@ -23,6 +23,7 @@ use oncewire_protocol::wire::FrameRest;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, Sleep, timeout};
 
+use super::frames::Pongs;
 use super::link::{Link, PeerClose};
 use super::{CLOSE_WAIT, frames};
 use crate::edge::sockets::Place;
@@ -60,7 +61,7 @@ pub(super) struct Writer<W> {
     begun_tail: Bytes,
     /// Set while the last write took nothing.
     is_blocked: bool,
-    pong: Option<Box<[u8]>>,
+    pongs: Pongs,
     is_ping_due: bool,
     ping_interval: Duration,
     silent_intervals: u8,
@@ -96,7 +97,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
             begun: Bytes::new(),
             begun_tail: Bytes::new(),
             is_blocked: false,
-            pong: None,
+            pongs: Pongs::default(),
             is_ping_due: false,
             ping_interval,
             silent_intervals: 0,
@@ -134,7 +135,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
         }
         for _ in 0..WRITES_PER_TURN_MAX {
             let is_told = !is_registered || self.link.has_news();
-            if is_told && self.link.poll_reader(context, &mut self.pong).is_ready() {
+            if is_told && self.link.poll_reader(context, &mut self.pongs).is_ready() {
                 return Poll::Ready(self.without_session());
             }
             match self.poll_write(context) {
@@ -217,9 +218,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
         if std::mem::take(&mut self.is_ping_due) {
             frames::write_ping(out);
         }
-        if let Some(content) = self.pong.take() {
-            frames::write_pong(&content, out);
-        }
+        self.pongs.write(out);
         let control_bytes = out.len();
         let transmitted =
             self.outbox.lock().transmit(self.epoch, now(), WRITE_BYTES_MAX, out, marks, context.waker());
@@ -278,8 +277,8 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
             self.io.write_all(&self.begun_tail).await?;
             self.io.write_all(&close).await?;
             self.io.shutdown().await?;
-            let mut late_pong = None;
-            poll_fn(|context| self.link.poll_reader(context, &mut late_pong)).await;
+            let mut late_pongs = Pongs::default();
+            poll_fn(|context| self.link.poll_reader(context, &mut late_pongs)).await;
             Ok::<(), std::io::Error>(())
         };
         // A client that is gone, or stays too long, is of no interest any more.

@@ -312,14 +312,14 @@ async fn a_reader_that_is_gone_ends_the_writer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn only_the_last_ping_is_answered() {
+async fn each_ping_is_answered_in_order() {
     let mut bench = Bench::new(usize::MAX);
     for content in [&b"1"[..], b"2", b"3"] {
         bench.link.pong(content);
     }
     bench.deliver("x");
     bench.run();
-    assert_eq!(frames_of(&bench.take_written())[0], b"\x8a\x013");
+    assert_eq!(frames_of(&bench.take_written())[..3], [b"\x8a\x011", b"\x8a\x012", b"\x8a\x013"]);
 }
 
 #[tokio::test(start_paused = true)]
