@@ -9,7 +9,7 @@
 //! | [`support`] | a gateway in the process, sockets, a driver for the protocol's own client, a store that obeys |
 //! | `handshake` | statuses and their order, tokens, subprotocols |
 //! | `requests`, `acks`, `permissions`, `payloads` | what clients ask for |
-//! | `raw` | clients without a subprotocol |
+//! | `raw`, `conversions` | clients without a subprotocol; from each kind of client to each |
 //! | `delivery`, `ordering`, `recovery`, `takeover` | what they can rely on |
 //! | `closing`, `limits`, `shutdown` | how it ends |
 //! | `appends` | failing and slow logs |
@@ -25,6 +25,7 @@ mod acks;
 mod appends;
 mod client;
 mod closing;
+mod conversions;
 mod delivery;
 mod handshake;
 mod limits;

@@ -1,4 +1,4 @@
-//! Payloads, from each kind of client to each.
+//! Payloads between JSON clients.
 
 use serde_json::{Value, json};
 

@@ -144,10 +144,7 @@ async fn a_frame_of_a_client_that_sends_events_closes_with_1011_while_there_is_n
                 .iter()
                 .fold(gateway.connector(), |connector, (name, value)| connector.query(name, value));
             let mut raw = connector.token(&member("r")).open().await.unwrap();
-            match &frame {
-                Bare::Text(text) => raw.send_text(text).await,
-                Bare::Binary(bytes) => raw.send_binary(bytes).await,
-            }
+            raw.send_bare(&frame).await;
             assert_eq!(raw.expect_close_reason(1011).await, "Internal server error", "{parameters:?}");
         }
     }

@@ -10,7 +10,7 @@ use oncewire::store::{MemoryStore, Store};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::{ACCESS_KEY, Connector, HUB, Identity, JSON, RELIABLE, SECONDARY_KEY, Socket, Token, soon};
+use super::{ACCESS_KEY, Bare, Connector, HUB, Identity, JSON, RELIABLE, SECONDARY_KEY, Socket, Token, soon};
 
 /// A running gateway; dropped, it goes away without a word.
 pub struct Gateway {
@@ -91,6 +91,17 @@ impl Gateway {
     pub async fn session(&self, subprotocol: &str, token: &Token) -> Socket {
         let mut socket = self.connector().token(token).offer(subprotocol).open().await.unwrap();
         socket.read_connected().await;
+        socket
+    }
+
+    /// A new session in protobuf, its `connected` passed over.
+    pub async fn protobuf(&self, subprotocol: &str, token: &Token) -> Socket {
+        let mut socket = self.connector().token(token).offer(subprotocol).open().await.unwrap();
+        let connected = socket.read_bare().await;
+        assert!(
+            matches!(&connected, Bare::Binary(bytes) if bytes[0] == 0x1a && bytes[2] == 0x0a),
+            "{connected:?}"
+        );
         socket
     }
 

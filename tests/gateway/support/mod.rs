@@ -4,6 +4,7 @@ mod connector;
 mod driver;
 mod gateway;
 mod held_store;
+pub mod protobuf;
 mod socket;
 mod token;
 
@@ -29,6 +30,10 @@ pub const HUB: &str = "chat";
 pub const JSON: &str = "json.webpubsub.azure.v1";
 /// With recovery.
 pub const RELIABLE: &str = "json.reliable.webpubsub.azure.v1";
+/// In protobuf.
+pub const PROTOBUF: &str = "protobuf.webpubsub.azure.v1";
+/// In protobuf, with recovery.
+pub const PROTOBUF_RELIABLE: &str = "protobuf.reliable.webpubsub.azure.v1";
 
 /// How long anything may take before the test fails; no scenario depends on it.
 const SAFETY_NET: Duration = Duration::from_secs(60);

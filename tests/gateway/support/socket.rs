@@ -131,6 +131,14 @@ impl Socket {
         soon(self.stream.send(Message::binary(bytes.to_vec()))).await.unwrap();
     }
 
+    /// Sends a frame as it is.
+    pub async fn send_bare(&mut self, frame: &Bare) {
+        match frame {
+            Bare::Text(text) => self.send_text(text).await,
+            Bare::Binary(bytes) => self.send_binary(bytes).await,
+        }
+    }
+
     /// Tries to send; `false` when the socket has not taken it within a time.
     pub async fn try_send(&mut self, message: Message, within: Duration) -> bool {
         matches!(tokio::time::timeout(within, self.stream.send(message)).await, Ok(Ok(())))
