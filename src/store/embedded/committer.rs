@@ -20,15 +20,15 @@ use super::table::definite;
 use crate::store::{StoreError, StoreErrorCause};
 
 /// Bytes that may wait for the committer, about; one append of any size may wait alone.
-const QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;
+pub(super) const QUEUE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Records that may wait for the committer.
-const QUEUE_RECORDS_MAX: usize = 256 * 1024;
+pub(super) const QUEUE_RECORDS_MAX: usize = 256 * 1024;
 
 /// The largest record that is taken, in bytes; a length in a group has 32 bits.
 const RECORD_BYTES_MAX: usize = 1024 * 1024 * 1024;
 
 /// What one commit takes, in bytes: a little less than a redb page that a MiB and its overhead would need.
-const COMMIT_BYTES_MAX: usize = 1024 * 1024 - 1024;
+pub(super) const COMMIT_BYTES_MAX: usize = 1024 * 1024 - 1024;
 
 /// When segments are sealed.
 #[derive(Debug, Clone, Copy)]

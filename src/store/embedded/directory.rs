@@ -32,7 +32,7 @@ pub(super) struct DataDirectory {
     path: PathBuf,
     disk: Arc<dyn Disk>,
     /// Locked; the operating system unlocks it when the process ends, in whatever way.
-    _lock: File,
+    lock: File,
 }
 
 impl DataDirectory {
@@ -44,7 +44,7 @@ impl DataDirectory {
         let lock_path = path.join(LOCK_FILE);
         let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&lock_path);
         let lock = lock(path, file.map_err(wrong)?)?;
-        let directory = Self { path: path.to_owned(), disk, _lock: lock };
+        let directory = Self { path: path.to_owned(), disk, lock };
         directory.check_format(true)?;
         create_directory(&path.join(HUBS_DIRECTORY)).map_err(wrong)?;
         directory.remove_unfinished(path)?;
@@ -56,7 +56,7 @@ impl DataDirectory {
     pub(super) fn open_read_only(path: &Path, disk: Arc<dyn Disk>) -> Result<Self, StoreError> {
         let file = File::open(path.join(LOCK_FILE));
         let lock = lock(path, file.map_err(|error| definite(io_cause(&path.join(LOCK_FILE), &error)))?)?;
-        let directory = Self { path: path.to_owned(), disk, _lock: lock };
+        let directory = Self { path: path.to_owned(), disk, lock };
         directory.check_format(false)?;
         Ok(directory)
     }
@@ -140,6 +140,13 @@ impl DataDirectory {
         let created = create_directory(&path).and_then(|()| self.disk.sync_directory(&hubs));
         created.map_err(|error| definite(io_cause(&path, &error)))?;
         Ok(path)
+    }
+}
+
+impl Drop for DataDirectory {
+    fn drop(&mut self) {
+        // A child process that is just being started has the file too, and would keep it locked for a moment.
+        let _ = self.lock.unlock();
     }
 }
 

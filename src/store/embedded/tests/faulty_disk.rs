@@ -7,6 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -33,6 +34,7 @@ struct State {
     syncs: u64,
     is_off: bool,
     holds_syncs: bool,
+    held_syncs: u64,
     /// Bytes of all files together.
     used_bytes: u64,
     files: HashMap<PathBuf, FileState>,
@@ -106,6 +108,13 @@ impl FaultyDisk {
         self.0.released.notify_all();
     }
 
+    /// Until a sync is held.
+    pub(super) async fn wait_for_held(&self) {
+        while self.0.state.lock().held_syncs == 0 {
+            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+        }
+    }
+
     /// Nothing is written from now on.
     pub(super) fn cut_power(&self) {
         self.0.state.lock().is_off = true;
@@ -137,7 +146,7 @@ impl FaultyDisk {
                 bytes.resize(file.synced_len as usize, 0);
                 lost += 1;
             }
-            fs::write(&path, bytes).unwrap();
+            overwrite(&path, &bytes);
         }
         let undone = random.random_range(0..=state.names.len());
         for _ in 0..undone {
@@ -164,7 +173,9 @@ impl FaultyDisk {
     fn begin_sync(&self) -> io::Result<()> {
         let mut state = self.0.state.lock();
         while state.holds_syncs {
+            state.held_syncs += 1;
             self.0.released.wait(&mut state);
+            state.held_syncs -= 1;
         }
         if state.faults.power_fails_after_syncs.is_some_and(|last| state.syncs >= last) {
             state.is_off = true;
@@ -194,6 +205,13 @@ impl FaultyDisk {
         state.files.entry(path.to_owned()).or_insert(FileState { synced_len: len, ..FileState::default() });
         Ok(Arc::new(FaultyFile { disk: self.clone(), path: Mutex::new(path.to_owned()), file }))
     }
+}
+
+/// Gives a file this content. Cutting it to nothing first would have some file systems write it out at once.
+pub(super) fn overwrite(path: &Path, bytes: &[u8]) {
+    let file = fs::OpenOptions::new().write(true).open(path).unwrap();
+    file.write_all_at(bytes, 0).unwrap();
+    file.set_len(bytes.len() as u64).unwrap();
 }
 
 impl Drop for World {

@@ -1,6 +1,11 @@
 //! The embedded store against the contract, and against what disks and machines do.
 
+mod epoch;
 mod faulty_disk;
+mod format;
+mod full_disk;
+mod kill;
+mod limits;
 mod power;
 
 use std::path::PathBuf;

@@ -3,7 +3,7 @@
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 
-use super::faulty_disk::{Faults, FaultyDisk};
+use super::faulty_disk::{Faults, FaultyDisk, overwrite};
 use super::*;
 
 /// What the store has acknowledged.
@@ -112,7 +112,7 @@ async fn a_damaged_unacknowledged_tail_costs_nothing_that_was_acknowledged() {
         (0..newer.len()).filter(|at| acknowledged.get(*at) != newer.get(*at)).collect();
     assert!(differing.len() > 10_000, "{}", differing.len());
 
-    let bench = Bench { environment: Environment::system(), ..bench };
+    let mut bench = bench;
     let (mut kept, mut dropped) = (0, 0);
     for seed in 0..200 {
         let mut random = StdRng::seed_from_u64(seed);
@@ -128,7 +128,8 @@ async fn a_damaged_unacknowledged_tail_costs_nothing_that_was_acknowledged() {
                 }
             }
         }
-        std::fs::write(&path, &damaged).unwrap();
+        overwrite(&path, &damaged);
+        bench.environment.disk = Arc::new(FaultyDisk::default());
         let opened = bench.open().await.unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         let numbers = opened.numbers().await;
         match numbers.len() {
