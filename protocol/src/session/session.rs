@@ -225,6 +225,8 @@ impl Judge<'_> {
                 invocation_id: invocation_id.clone(),
                 error: no_event_handler(),
             })),
+            // Its client waits for the ack that it asked for, and would do so for ever.
+            Upstream::Stream { ack_id: Some(_), .. } => Err(self.refusal(message, not_offered("Streams"))),
             Upstream::Stream { stream_id, .. } => Err(Some(Downstream::StreamClosed {
                 stream_id: stream_id.clone(),
                 error: not_offered("Streams"),

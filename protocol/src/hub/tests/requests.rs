@@ -81,6 +81,16 @@ fn what_is_not_offered_yet_is_answered_and_does_not_cost_the_session() {
 }
 
 #[test]
+fn a_stream_start_with_an_ack_id_was_never_acknowledged() {
+    let mut world = World::new();
+    let alice = world.open("alice");
+    for group in [Some(group("g")), None] {
+        let start = Upstream::Stream { stream_id: "s".to_owned(), group, ack_id: Some(7) };
+        assert_eq!(world.ask_for(&alice, start), ["ack 7 BadRequest"]);
+    }
+}
+
+#[test]
 fn r7_one_batch_is_in_flight_and_what_arrives_meanwhile_goes_as_one() {
     let mut world = World::new();
     let alice = world.open_in("alice", &["g"]);

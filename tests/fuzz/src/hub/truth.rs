@@ -1,0 +1,179 @@
+//! A naive fold over the log: what each session is owed, and what it may be told.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use oncewire_protocol::log::{Body, Offset, Record, Time};
+use oncewire_protocol::wire::{AckId, SequenceId, Subprotocol};
+
+/// A message that a session is owed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Delivery {
+    pub id: SequenceId,
+    pub text: String,
+    /// Where the log holds it.
+    pub index: usize,
+    pub expires_at: Option<Time>,
+}
+
+/// One session as the log has it.
+#[derive(Debug)]
+pub struct Session {
+    pub subprotocol: Subprotocol,
+    pub groups: BTreeSet<String>,
+    pub deliveries: Vec<Delivery>,
+    /// Its client has acknowledged everything up to this id, as far as its records or its socket said.
+    pub acknowledged: SequenceId,
+    window: VecDeque<AckId>,
+    window_ids: usize,
+}
+
+impl Session {
+    /// What its client has not acknowledged.
+    pub fn owed(&self) -> impl Iterator<Item = &Delivery> {
+        self.deliveries.iter().filter(|delivery| delivery.id > self.acknowledged)
+    }
+}
+
+/// The log, and what follows from it.
+#[derive(Debug, Default)]
+pub struct Truth {
+    pub log: Vec<(Offset, Arc<Record>)>,
+    pub sessions: BTreeMap<String, Session>,
+    /// All that ever were, with what they spoke.
+    pub names: Vec<(String, Subprotocol)>,
+    /// Of each session that ever was, the ack ids of requests that were executed.
+    executed: BTreeMap<String, BTreeSet<AckId>>,
+    keys: BTreeSet<(u128, u16, u64)>,
+    /// For each boot and shard, below which counter nothing more is awaited.
+    settled_below: BTreeMap<(u128, u16), u64>,
+    ended: BTreeSet<String>,
+    groups_max: usize,
+}
+
+/// Each delivery's id, as long as all payloads together are small.
+fn id_of(place: usize) -> SequenceId {
+    let place = place as u64;
+    place + 300 * ((place - 1) / 128)
+}
+
+impl Truth {
+    /// An empty log of sessions that may be in so many groups.
+    pub fn new(groups_max: usize) -> Self {
+        Self { groups_max, ..Self::default() }
+    }
+
+    /// A record lands in the log, with a gap now and then.
+    pub fn land(&mut self, record: &Arc<Record>) {
+        let next = self.log.last().map_or(0, |(offset, _)| offset.0 + 1);
+        let gap = u64::from(self.log.len() % 5 == 4) * 3;
+        self.log.push((Offset(next + gap), Arc::clone(record)));
+        let key = record.key.boot;
+        let is_first = self.keys.insert((key.boot.0, key.shard, key.counter));
+        let floor = self.settled_below.entry((key.boot.0, key.shard)).or_default();
+        let is_late = key.counter < *floor;
+        *floor = (*floor).max(key.settled_below);
+        if is_first && is_late {
+            // Its proposer had given it up with the session; nobody was told that it happened.
+            let name = record.body.connection_id().map(|id| id.as_str());
+            assert!(name.is_some_and(|name| self.ended.contains(name)), "a record that nobody waits for");
+        } else if is_first {
+            self.fold(record);
+        }
+    }
+
+    fn fold(&mut self, record: &Record) {
+        let index = self.log.len() - 1;
+        let name = record.body.connection_id().map(|id| id.as_str().to_owned()).unwrap_or_default();
+        if let (Some(ack), Some(session)) = (record.key.ack, self.sessions.get_mut(&name)) {
+            assert!(!session.window.contains(&ack.ack_id), "{name} has executed {} twice", ack.ack_id);
+            session.window.push_back(ack.ack_id);
+            let surplus = session.window.len().saturating_sub(session.window_ids);
+            session.window.drain(..surplus);
+        }
+        if let Some(ack) = record.key.ack {
+            self.executed.entry(name.clone()).or_default().insert(ack.ack_id);
+        }
+        if let (Some(id), Some(session)) = (record.sequence_ack, self.sessions.get_mut(&name)) {
+            session.acknowledged = session.acknowledged.max(id);
+        }
+        match &record.body {
+            Body::Booted => self.sessions.retain(|_, session| session.subprotocol.is_reliable()),
+            Body::Opened(opened) => {
+                self.names.push((name.clone(), opened.subprotocol));
+                let session = Session {
+                    subprotocol: opened.subprotocol,
+                    groups: opened.groups.iter().map(ToString::to_string).collect(),
+                    deliveries: Vec::new(),
+                    acknowledged: 0,
+                    window: VecDeque::new(),
+                    window_ids: opened.ack_window_ids as usize,
+                };
+                assert!(self.sessions.insert(name.clone(), session).is_none(), "{name} is opened twice");
+            }
+            Body::Joined { groups, .. } => {
+                if let Some(session) = self.sessions.get_mut(&name) {
+                    session.groups.extend(groups.iter().map(ToString::to_string));
+                }
+            }
+            Body::Left { groups, .. } => {
+                if let Some(session) = self.sessions.get_mut(&name) {
+                    session.groups.retain(|group| !groups.iter().any(|left| left.as_str() == group));
+                }
+            }
+            Body::Published(published) => {
+                let text = String::from_utf8_lossy(&published.payload.bytes);
+                let ttl = u64::from(published.ttl_seconds);
+                let expires_at = (ttl > 0).then(|| Time(record.time.0 + 1000 * ttl));
+                for group in &published.groups {
+                    for (member, session) in &mut self.sessions {
+                        if session.groups.contains(group.as_str()) && !(published.no_echo && *member == name)
+                        {
+                            let id = id_of(session.deliveries.len() + 1);
+                            let text = text.clone().into_owned();
+                            session.deliveries.push(Delivery { id, text, index, expires_at });
+                        }
+                    }
+                }
+            }
+            Body::Granted { .. } | Body::Revoked { .. } => {}
+            Body::Ended { .. } => {
+                self.sessions.remove(&name);
+                self.ended.insert(name.clone());
+            }
+        }
+        if let Some(session) = self.sessions.get(&name) {
+            assert!(session.groups.len() <= self.groups_max, "{name} is in too many groups");
+        }
+    }
+
+    /// A client acknowledges up to `id`, when this many records had come back.
+    pub fn acknowledge(&mut self, name: &str, id: SequenceId, applied: usize) {
+        let Some(session) = self.sessions.get_mut(name).filter(|session| session.subprotocol.is_reliable())
+        else {
+            return;
+        };
+        let given =
+            session.deliveries.iter().filter(|delivery| delivery.index < applied && delivery.id <= id);
+        session.acknowledged = session.acknowledged.max(given.map(|delivery| delivery.id).max().unwrap_or(0));
+    }
+
+    /// Sequence acks that no record carries do not outlive the process.
+    pub fn forget_acknowledged(&mut self) {
+        let mut acknowledged: BTreeMap<&str, SequenceId> = BTreeMap::new();
+        for (_, record) in &self.log {
+            if let (Some(id), Some(session)) = (record.sequence_ack, record.body.connection_id()) {
+                let known = acknowledged.entry(session.as_str()).or_default();
+                *known = (*known).max(id);
+            }
+        }
+        for (name, session) in &mut self.sessions {
+            session.acknowledged = acknowledged.get(name.as_str()).copied().unwrap_or(0);
+        }
+    }
+
+    /// Whether a session's request with this ack id is in the log.
+    pub fn has_executed(&self, name: &str, ack_id: AckId) -> bool {
+        self.executed.get(name).is_some_and(|executed| executed.contains(&ack_id))
+    }
+}

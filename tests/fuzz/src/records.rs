@@ -1,0 +1,59 @@
+//! Stored records: what is read means the same when it is stored again; a log of any records is folded without harm,
+//! and alike in any portions.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use oncewire_protocol::hub::{Hub, Input, Shard};
+use oncewire_protocol::log::{Body, Offset, Record, Time};
+use oncewire_protocol::session::MemoryBudget;
+
+use crate::hub::{BOOT, outcome, settings};
+
+/// One stored record.
+pub fn record(data: &[u8]) {
+    let Ok(record) = Record::decode(Bytes::copy_from_slice(data)) else { return };
+    let stored = record.encode();
+    assert_eq!(Record::decode(stored.clone()).as_ref(), Ok(&record));
+    assert_eq!(Record::decode(stored.clone()).map(|again| again.encode()), Ok(stored));
+}
+
+/// A log of stored records, each with its length before it in two bytes. Those that do not decode are left out; a
+/// gateway would not start. The first byte says where the log is cut in portions.
+pub fn log(data: &[u8]) {
+    let Some((cut, mut data)) = data.split_first() else { return };
+    let mut log = Vec::new();
+    while let [high, low, rest @ ..] = data {
+        let length = (usize::from(*high) << 8 | usize::from(*low)).min(rest.len());
+        let (stored, behind) = rest.split_at(length);
+        if let Ok(record) = Record::decode(Bytes::copy_from_slice(stored)) {
+            log.push((Offset(2 * log.len() as u64), Arc::new(record)));
+        }
+        data = behind;
+    }
+    let names: Vec<_> = log
+        .iter()
+        .filter_map(|(_, record)| match &record.body {
+            Body::Opened(opened) => Some((opened.connection_id.to_string(), opened.subprotocol)),
+            _ => None,
+        })
+        .collect();
+    let end = Offset(2 * log.len() as u64);
+    log.push((end, Arc::new(Hub::booted(BOOT, Time(0)))));
+    let mut at_once = fold(&[&log], Time(0));
+    let (front, back) = log.split_at(usize::from(*cut).min(log.len()));
+    let mut in_portions = fold(&[front, back], Time(1 << 40));
+    assert_eq!(at_once.sessions(), in_portions.sessions());
+    assert_eq!(at_once.applied(), in_portions.applied());
+    assert_eq!(outcome(&mut at_once, &names), outcome(&mut in_portions, &names));
+}
+
+fn fold(portions: &[&[(Offset, Arc<Record>)]], now: Time) -> Hub {
+    let budget = Arc::new(MemoryBudget::new(usize::MAX));
+    let mut hub = Hub::new(settings(), Shard::WHOLE, BOOT, budget);
+    for portion in portions {
+        hub.handle(now, Input::Records(portion.to_vec()));
+        while hub.poll_output().is_some() {}
+    }
+    hub
+}
