@@ -19,9 +19,24 @@ process.on("exit", () => {
   for (const child of running) child.kill("SIGKILL");
 });
 
+/** The interpreter that has the official Python clients; `ONCEWIRE_PYTHON` names another one. */
+export function python() {
+  return process.env.ONCEWIRE_PYTHON ?? path.join(repository, "tests/sdk/python/.venv/bin/python");
+}
+
+/** A file of the repository. */
+export function repositoryFile(name) {
+  return path.join(repository, name);
+}
+
 /** Starts a binary. `onLine(stream, line)` gets each line of `"stdout"` and `"stderr"`. */
-export function start(name, args, { env = {}, onLine }) {
-  const child = spawn(binary(name), args, { env: { ...process.env, ...env } });
+export function start(name, args, options) {
+  return startCommand(binary(name), args, options);
+}
+
+/** The same for any command. */
+export function startCommand(command, args, { env = {}, onLine }) {
+  const child = spawn(command, args, { env: { ...process.env, ...env } });
   running.add(child);
   for (const stream of ["stdout", "stderr"]) {
     readline.createInterface({ input: child[stream] }).on("line", (line) => onLine(stream, line));
