@@ -78,7 +78,7 @@ class Gateway:
         self._binary = str(binary)
         self._log = (folder / "log").open("w+")
         self._process = subprocess.Popen(
-            [self._binary, "serve", "--listen", "127.0.0.1:0", "--config", str(config)],
+            [self._binary, "serve", "--listen", "127.0.0.1:0", "--store", "memory", "--config", str(config)],
             env=self._environment,
             stdout=subprocess.PIPE,
             stderr=self._log,

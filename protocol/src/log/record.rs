@@ -151,7 +151,7 @@ pub enum Permission {
 pub enum EndReason {
     /// Its client closed for good, or the socket of a session that is not reliable went away.
     ClientClosed,
-    /// Its client broke the protocol.
+    /// Its client broke the protocol, or a frame of a raw client was not executed.
     ProtocolViolation,
     /// Too much was waiting for its client.
     OutboxFull,

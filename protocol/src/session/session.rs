@@ -46,7 +46,7 @@ pub struct Session {
 }
 
 /// ```text
-/// Live --client closed, protocol violated, socket of a session that is not reliable lost--> Finishing
+/// Live --client closed, protocol violated, raw frame refused, socket of an unreliable session lost--> Finishing
 /// Finishing --requests settled--> Ending
 /// Live, Finishing --overflow, shedding, expiry--> Ending --`Ended` applied--> (gone)
 /// ```
