@@ -7,7 +7,7 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use oncewire::config::{Overrides, Secret, Store};
 use oncewire::telemetry::LogFormat;
 use url::Url;
@@ -19,6 +19,21 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Cli {
+    /// Takes the command line and the environment; on wrong usage, or when help is asked for, it says so and ends the
+    /// process.
+    pub fn from_process() -> Self {
+        let matches = Self::command().mut_subcommands(|command| command.mut_args(unless_empty)).get_matches();
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
+}
+
+/// A variable that is set to nothing counts as not set: that is how compose files pass what they don't have.
+fn unless_empty(argument: Arg) -> Arg {
+    let is_empty = argument.get_env().and_then(std::env::var_os).is_some_and(|value| value.is_empty());
+    if is_empty { argument.env(None) } else { argument }
 }
 
 const EXAMPLES: &str = "\
@@ -100,8 +115,8 @@ impl Serve {
     pub fn overrides(&self) -> Overrides {
         Overrides {
             listen: self.listen,
-            access_key: given(&self.access_key),
-            secondary_access_key: given(&self.secondary_key),
+            access_key: self.access_key.clone(),
+            secondary_access_key: self.secondary_key.clone(),
             public_urls: self.public_urls.clone(),
             store: self.store,
             data_dir: self.data_dir.clone(),
@@ -163,18 +178,13 @@ pub struct Token {
 
     /// Access key of the gateway. A command line is visible to every local user: better use the variable
     #[arg(long, value_name = "KEY", env = "ONCEWIRE_ACCESS_KEY", hide_env_values = true, value_parser = secret)]
-    access_key: Option<Secret>,
+    pub access_key: Option<Secret>,
 }
 
 impl Token {
     /// The URL under which clients reach the gateway.
     pub fn endpoint(&self) -> Option<&Url> {
         self.endpoint.first()
-    }
-
-    /// The access key, if one was given.
-    pub fn access_key(&self) -> Option<Secret> {
-        given(&self.access_key)
     }
 }
 
@@ -200,15 +210,8 @@ fn secret(text: &str) -> Result<Secret, Infallible> {
     Ok(Secret::new(text))
 }
 
-/// A variable that is set to nothing counts as not set: that is how compose files pass what they don't have.
-fn given(secret: &Option<Secret>) -> Option<Secret> {
-    secret.clone().filter(|secret| !secret.expose().is_empty())
-}
-
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

@@ -3,17 +3,17 @@
 mod cli;
 
 use std::fmt::Write as _;
-use std::future::Future;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::Context;
-use clap::Parser;
 use oncewire::auth::{AccessKeyError, AccessKeys, ClientGrant, KeyName};
 use oncewire::config::{Config, Overrides, Secret};
 use oncewire::{engine, gateway, telemetry};
 use oncewire_protocol::wire::{GroupName, HubName};
+use tokio::sync::Notify;
 use url::Url;
 
 use crate::cli::{Cli, Command, Dev, Log, Serve, Token};
@@ -36,7 +36,7 @@ enum Failure {
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let result = match Cli::from_process().command {
         Command::Serve(arguments) => serve(&arguments),
         Command::Dev(arguments) => dev(&arguments),
         Command::Token(arguments) => token(&arguments),
@@ -81,11 +81,14 @@ fn dev(arguments: &Dev) -> Result<(), Failure> {
 }
 
 fn token(arguments: &Token) -> Result<(), Failure> {
-    let access_key = arguments.access_key().ok_or_else(no_access_key)?;
+    let access_key = arguments.access_key.clone().ok_or_else(no_access_key)?;
     let keys = access_keys(&access_key, None)?;
     HubName::new(&arguments.hub).map_err(|error| Failure::Usage(format!("--hub: {error}")))?;
     for group in &arguments.groups {
         GroupName::new(group).map_err(|error| Failure::Usage(format!("--group {group:?}: {error}")))?;
+    }
+    if arguments.roles.iter().any(|role| role.trim().is_empty()) {
+        return Err(Failure::Usage("--role is empty".to_owned()));
     }
     let endpoint = arguments.endpoint().ok_or_else(|| Failure::Usage("--endpoint is empty".to_owned()))?;
     let grant = ClientGrant {
@@ -100,25 +103,42 @@ fn token(arguments: &Token) -> Result<(), Failure> {
     print(url.as_str())
 }
 
-/// Binds, says so on standard output, and serves until a signal comes.
+/// Binds, says so on standard output, and serves until a signal comes. Whoever interrupts it once more does not want to
+/// wait for clients to go away.
 fn run(config: Config, greeting: impl FnOnce(&str) -> Result<String, Failure>) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .context("can't start the runtime")
         .map_err(Failure::Runtime)?;
-    runtime.block_on(async {
+    let outcome = runtime.block_on(async {
         // Before the greeting: whoever has read it may send a signal.
-        let shutdown = signals().context("can't listen for signals").map_err(Failure::Runtime)?;
+        let mut signals = Signals::listen().context("can't listen for signals").map_err(Failure::Runtime)?;
         raise_descriptor_limit();
         let listener = gateway::bind(&config).await.map_err(runtime_failure)?;
         let local: SocketAddr = listener.local_addr().map_err(runtime_failure)?;
         print(&greeting(&config.endpoint(local))?)?;
         tracing::info!(address = %local, "listening");
-        gateway::run(config, listener, shutdown).await.map_err(runtime_failure)?;
+        let stop = Arc::new(Notify::new());
+        let stopped = Arc::clone(&stop).notified_owned();
+        let serving = gateway::run(config, listener, stopped);
+        let impatience = async {
+            signals.first().await;
+            stop.notify_one();
+            signals.interrupt().await;
+        };
+        tokio::select! {
+            served = serving => served.map_err(runtime_failure)?,
+            () = impatience => return Err(Failure::Runtime(anyhow::anyhow!("interrupted while shutting down"))),
+        }
         tracing::info!("stopped");
         Ok(())
-    })
+    });
+    if outcome.is_err() {
+        // Whatever still runs is not waited for.
+        runtime.shutdown_background();
+    }
+    outcome
 }
 
 /// Each client takes a descriptor, and the usual soft limit allows a thousand: takes as many as the operator allows.
@@ -193,28 +213,55 @@ fn access_keys(primary: &Secret, secondary: Option<&Secret>) -> Result<AccessKey
     })
 }
 
-/// Completes at the first SIGTERM or SIGINT.
+/// The signals that end the gateway.
 #[cfg(unix)]
-fn signals() -> std::io::Result<impl Future<Output = ()> + Send + 'static> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    Ok(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-        }
-    })
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
 }
 
-/// Completes at the first Ctrl-C.
+#[cfg(unix)]
+impl Signals {
+    fn listen() -> std::io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    /// Completes at a SIGTERM or SIGINT.
+    async fn first(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+
+    /// Completes at a SIGINT.
+    async fn interrupt(&mut self) {
+        let _ = self.interrupt.recv().await;
+    }
+}
+
+/// The signals that end the gateway.
 #[cfg(not(unix))]
-fn signals() -> std::io::Result<impl Future<Output = ()> + Send + 'static> {
-    Ok(async {
+struct Signals;
+
+#[cfg(not(unix))]
+impl Signals {
+    fn listen() -> std::io::Result<Self> {
+        Ok(Self)
+    }
+
+    /// Completes at a Ctrl-C.
+    async fn first(&mut self) {
+        self.interrupt().await;
+    }
+
+    /// Completes at a Ctrl-C.
+    async fn interrupt(&mut self) {
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending().await
         }
-    })
+    }
 }
 
 fn print(text: &str) -> Result<(), Failure> {

@@ -199,6 +199,8 @@ fn wrong_usage_exits_2() {
         &["token", "--hub", "chat", "--access-key", "short"],
         &["token", "--hub", "chat", "--access-key", KEY, "--minutes", "0"],
         &["token", "--hub", "chat", "--access-key", KEY, "--group", " "],
+        &["token", "--hub", "chat", "--access-key", KEY, "--role", ""],
+        &["token", "--hub", "chat", "--access-key", KEY, "--role", "webpubsub.sendToGroup", "--role", " "],
         &["token", "--hub", "chat", "--access-key", KEY, "--endpoint", "wss://chat.example.com"],
         &["unknown"],
         &[],
@@ -260,6 +262,42 @@ fn every_flag_of_serve_is_also_a_variable() {
     assert_eq!(code, Some(0), "{log}");
     assert!(!log.is_empty() && log.lines().all(|line| line.starts_with('{') && line.ends_with('}')), "{log}");
     assert!(!log.contains(KEY) && !log.contains(&KEY.to_uppercase()), "{log}");
+}
+
+#[test]
+fn variables_that_are_set_to_nothing_count_as_not_set() {
+    const VARIABLES: [&str; 8] = [
+        "ONCEWIRE_LISTEN",
+        "ONCEWIRE_SECONDARY_KEY",
+        "ONCEWIRE_STORE",
+        "ONCEWIRE_DATA_DIR",
+        "ONCEWIRE_PUBLIC_URL",
+        "ONCEWIRE_CONFIG",
+        "ONCEWIRE_LOG",
+        "ONCEWIRE_LOG_FORMAT",
+    ];
+    let mut command = oncewire(&["serve", "--listen", "127.0.0.1:0"]);
+    command.envs(VARIABLES.map(|name| (name, ""))).env("ONCEWIRE_ACCESS_KEY", KEY);
+    let running = Running::start(&mut command);
+    let (endpoint, _) = connection_string(&running.line());
+    assert!(address(&endpoint).ip().is_loopback());
+    running.signal("TERM");
+    let (code, log) = running.end();
+    assert_eq!(code, Some(0), "{log}");
+    assert!(log.contains("INFO"), "the level is the usual one: {log}");
+
+    let (code, token, _) = finish(
+        oncewire(&["token", "--hub", "chat"])
+            .env("ONCEWIRE_ACCESS_KEY", KEY)
+            .env("ONCEWIRE_USER", "")
+            .env("ONCEWIRE_ROLE", "")
+            .env("ONCEWIRE_GROUP", "")
+            .env("ONCEWIRE_MINUTES", "")
+            .env("ONCEWIRE_PUBLIC_URL", ""),
+    );
+    assert_eq!(code, 0);
+    assert!(token.starts_with("ws://127.0.0.1:8080/client/hubs/chat?"), "{token}");
+    refused(oncewire(&["token", "--hub", "chat"]).env("ONCEWIRE_ACCESS_KEY", ""));
 }
 
 #[test]

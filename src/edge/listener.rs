@@ -109,7 +109,7 @@ async fn serve_http(
         return;
     }
     let pending = Mutex::new(permit.map(Pending::new));
-    let service = service_fn(move |mut request: Request<Incoming>| {
+    let service = service_fn(|mut request: Request<Incoming>| {
         // A keep-alive connection has been through its handshake by its second request.
         if let Some(pending) = pending.lock().take() {
             request.extensions_mut().insert(pending);
@@ -126,6 +126,10 @@ async fn serve_http(
     let served = tokio::select! {
         served = connection.as_mut() => served,
         () = shared.is_stopping.cancelled() => {
+            if pending.lock().is_some() {
+                // Nobody waits for an answer: the first request has not even arrived.
+                return;
+            }
             connection.as_mut().graceful_shutdown();
             connection.await
         }

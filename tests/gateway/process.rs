@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::process::Stdio;
 
 use serde_json::json;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::process::{Child, Command};
 
@@ -55,15 +55,15 @@ impl Served {
         line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() / 1024
     }
 
-    fn terminate(&self) {
+    fn signal(&self, name: &str) {
         let id = self.child.id().unwrap().to_string();
-        let killed = std::process::Command::new("kill").args(["-TERM", &id]).status().unwrap();
+        let killed = std::process::Command::new("kill").args(["-s", name, &id]).status().unwrap();
         assert!(killed.success());
     }
 
     /// Tells it to stop; returns what it said on standard output after the greeting, and on standard error.
     async fn stop(self) -> (String, String) {
-        self.terminate();
+        self.signal("TERM");
         let output = soon(self.child.wait_with_output()).await.unwrap();
         assert!(output.status.success(), "{:?}", output.status);
         (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
@@ -185,6 +185,31 @@ async fn sigterm_closes_sockets_with_1001_and_exits_in_order() {
     let (_, said) = tokio::join!(socket.expect_close(1001), served.stop());
     assert!(!said.1.contains("ERROR"), "{}", said.1);
     assert!(TcpStream::connect(address).await.is_err());
+}
+
+#[tokio::test]
+async fn half_a_request_head_is_nobody_to_wait_for_at_the_end() {
+    let served = Served::start(None, &[]).await;
+    let mut half = TcpStream::connect(served.address).await.unwrap();
+    half.write_all(b"GET /client/hubs/chat HTTP/1.1\r\nHost: ").await.unwrap();
+    // Whoever has been served after it shows that it has been accepted.
+    let socket = served.reliable("a").await.unwrap();
+    let (_, said) = tokio::join!(socket.expect_close(1001), served.stop());
+    assert!(!said.1.contains("WARN"), "{}", said.1);
+    drop(half);
+}
+
+#[tokio::test]
+async fn a_second_interrupt_ends_it_at_once() {
+    let served = Served::start(None, &[]).await;
+    let mut silent = served.reliable("a").await.unwrap();
+    served.signal("INT");
+    // It waits for the client to close, too, which the client does not.
+    silent.expect_close_frame_unanswered(1001).await;
+    served.signal("INT");
+    let output = soon(served.child.wait_with_output()).await.unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
+    drop(silent);
 }
 
 #[tokio::test]

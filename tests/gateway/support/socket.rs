@@ -400,6 +400,14 @@ impl Socket {
         bytes
     }
 
+    /// The next bytes have to be a close frame with this code; it is not answered. Nothing may have been read ahead.
+    pub async fn expect_close_frame_unanswered(&mut self, code: u16) {
+        let mut head = [0; 4];
+        soon(self.stream.get_mut().read_exact(&mut head)).await.unwrap();
+        let [high, low] = code.to_be_bytes();
+        assert_eq!((head[0], &head[2..]), (0x88, &[high, low][..]));
+    }
+
     /// Sends a WebSocket ping.
     pub async fn ping(&mut self, payload: &'static [u8]) {
         soon(self.stream.send(Message::Ping(Bytes::from_static(payload)))).await.unwrap();
