@@ -1,4 +1,4 @@
-//! Who acts in a world: honest clients and a malicious one. An actor sees its sockets and nothing of the gateway.
+//! Who acts in a world: honest clients, a malicious one and raw ones. An actor sees its sockets and nothing of the gateway.
 
 use oncewire_protocol::client::ClientSettings;
 use oncewire_protocol::wire::{GroupName, Subprotocol};
@@ -6,6 +6,7 @@ use oncewire_protocol::wire::{GroupName, Subprotocol};
 use crate::honest::Honest;
 use crate::malicious::Malicious;
 use crate::pipe::RawFrame;
+use crate::raw::Raw;
 use crate::world::{Event, World};
 
 /// How many groups each hub has. They have the same names in both, so that a message that crosses is seen.
@@ -17,6 +18,8 @@ pub enum Actor {
     Honest(Box<Honest>),
     /// Does not.
     Malicious(Box<Malicious>),
+    /// Has no subprotocol.
+    Raw(Box<Raw>),
 }
 
 impl Actor {
@@ -25,6 +28,7 @@ impl Actor {
         match self {
             Self::Honest(client) => client.opened(world, conn),
             Self::Malicious(client) => client.opened(world, conn),
+            Self::Raw(client) => client.opened(world, conn),
         }
     }
 
@@ -33,6 +37,7 @@ impl Actor {
         match self {
             Self::Honest(client) => client.failed(world, conn),
             Self::Malicious(client) => client.failed(world, conn),
+            Self::Raw(client) => client.failed(world, conn),
         }
     }
 
@@ -41,6 +46,7 @@ impl Actor {
         match self {
             Self::Honest(client) => client.frame(world, conn, frame),
             Self::Malicious(client) => client.frame(world, conn, frame),
+            Self::Raw(client) => client.frame(world, conn, frame),
         }
     }
 
@@ -49,6 +55,7 @@ impl Actor {
         match self {
             Self::Honest(client) => client.ended(world, conn, code),
             Self::Malicious(client) => client.ended(world, conn, code),
+            Self::Raw(client) => client.ended(world, conn, code),
         }
     }
 
@@ -64,6 +71,7 @@ impl Actor {
         match self {
             Self::Honest(client) => client.act(world),
             Self::Malicious(client) => client.act(world),
+            Self::Raw(client) => client.act(world),
         }
     }
 }
@@ -97,6 +105,12 @@ impl World {
                     hub,
                     self.groups[0].clone(),
                 )))));
+                self.schedule_in((0, 500), Event::Act { actor });
+            }
+            if self.has_raw {
+                let actor = self.actors.len();
+                let group = self.groups[hub].clone();
+                self.actors.push(Some(Actor::Raw(Box::new(Raw::new(actor, hub, group)))));
                 self.schedule_in((0, 500), Event::Act { actor });
             }
         }

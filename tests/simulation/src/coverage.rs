@@ -90,6 +90,10 @@ paths! {
     DroppedAsSlow = "closed with 1008: outbox full",
     RuleGranted = "permission granted",
     RuleRevoked = "permission revoked",
+    // Raw clients.
+    RawPublish = "frame of a raw client",
+    RawForbidden = "raw client closed with 1008: it may not publish",
+    RawNotStored = "raw client closed with 1011: a frame could not be stored",
     // The malicious client.
     FutureAck = "ack of a sequence id never given",
     OldAck = "ack of an old sequence id",

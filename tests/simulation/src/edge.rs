@@ -59,7 +59,7 @@ impl World {
         let (hub, open, upgrade) = (state.hub, OpenId(conn), state.upgrade.clone());
         let epoch = self.hubs[hub].log.epoch;
         match upgrade {
-            Upgrade::Open { subprotocol, roles, groups } => {
+            Upgrade::Open { subprotocol, roles, groups, publishes_to: _ } => {
                 let connection_id = ConnectionId::new(&session_name(self.hubs[hub].name, conn));
                 self.hubs[hub].known.push(connection_id.clone());
                 let reconnection_token =
@@ -129,15 +129,17 @@ impl World {
         let (reader, writer) = (self.waker(conn, Task::Reader), self.waker(conn, Task::Writer));
         let Some(state) = self.conns.get_mut(&conn) else { return };
         let hub = &self.hubs[state.hub];
-        let (connection_id, subprotocol) = match &state.upgrade {
-            Upgrade::Open { subprotocol, .. } => {
-                (ConnectionId::new(&session_name(hub.name, conn)), *subprotocol)
+        let (connection_id, subprotocol, publishes_to) = match &state.upgrade {
+            Upgrade::Open { subprotocol, publishes_to, .. } => {
+                let connection_id = ConnectionId::new(&session_name(hub.name, conn));
+                (connection_id, *subprotocol, publishes_to.clone())
             }
             Upgrade::Resume { connection_id, subprotocol, .. } => {
-                (ConnectionId::new(connection_id), *subprotocol)
+                (ConnectionId::new(connection_id), *subprotocol, None)
             }
         };
-        let serving = Serving::new(attachment, connection_id, shard, subprotocol, reader, writer);
+        let mut serving = Serving::new(attachment, connection_id, shard, subprotocol, reader, writer);
+        serving.publishes_to = publishes_to;
         state.gateway = GatewayEnd::Serving(Box::new(serving));
         self.answer(conn, Answer::Switched);
         self.schedule_read(conn);
@@ -155,9 +157,11 @@ impl World {
     }
 
     pub(crate) fn close_with(&mut self, conn: u64, close: Close) {
-        match close.code {
-            CloseCode::InvalidMessage => self.note(Path::Garbage),
-            CloseCode::WrongFrameType => self.note(Path::WrongFrame),
+        match close {
+            Close { code: CloseCode::InvalidMessage, .. } => self.note(Path::Garbage),
+            Close { code: CloseCode::WrongFrameType, .. } => self.note(Path::WrongFrame),
+            Close::RAW_SEND_FORBIDDEN => self.note(Path::RawForbidden),
+            Close::INTERNAL_ERROR => self.note(Path::RawNotStored),
             _ => {}
         }
         // A frame that does not fit is cut off by the drop that follows.

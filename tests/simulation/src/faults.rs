@@ -62,7 +62,7 @@ impl World {
     fn victim(&mut self) -> Option<u64> {
         let used = self.actors.iter().flatten().filter_map(|actor| match actor {
             Actor::Honest(client) => client.conn(),
-            Actor::Malicious(_) => None,
+            Actor::Malicious(_) | Actor::Raw(_) => None,
         });
         let used: Vec<u64> = used.filter(|conn| self.conns.contains_key(conn)).collect();
         (!used.is_empty()).then(|| self.random.pick(&used))

@@ -113,7 +113,7 @@ impl World {
         let clients = || {
             self.actors.iter().flatten().find_map(|actor| match actor {
                 Actor::Honest(client) => client.unsettled(),
-                Actor::Malicious(_) => None,
+                Actor::Malicious(_) | Actor::Raw(_) => None,
             })
         };
         let sockets = || {

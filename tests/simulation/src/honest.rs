@@ -337,6 +337,7 @@ impl Honest {
                         subprotocol: self.settings.subprotocol,
                         roles: self.roles.clone(),
                         groups: self.groups.clone(),
+                        publishes_to: None,
                     },
                 };
                 let conn = world.connect(self.index, self.hub, upgrade);

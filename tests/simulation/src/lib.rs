@@ -20,7 +20,7 @@
 //! | `appends.rs` | what becomes of appends, and the way back from the log |
 //! | `edge.rs`, `socket.rs` | the gateway's end of a socket: upgrade; reader and writer |
 //! | `network.rs`, `pipe.rs` | sockets, and the client's end of them |
-//! | `actor.rs`, `honest.rs`, `malicious.rs` | clients |
+//! | `actor.rs`, `honest.rs`, `malicious.rs`, `raw.rs` | clients |
 //! | `recorder.rs` | the history for the checker |
 //! | `coverage.rs`, `counts.rs`, `trace.rs`, `random.rs` | counts, the trace and its hash, chance |
 
@@ -38,6 +38,7 @@ mod network;
 mod pipe;
 mod process;
 mod random;
+mod raw;
 mod recorder;
 mod socket;
 mod trace;

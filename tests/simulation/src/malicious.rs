@@ -242,6 +242,7 @@ impl Malicious {
                     subprotocol: Subprotocol::JsonReliable,
                     roles: roles.iter().map(|role| (*role).to_owned()).collect(),
                     groups: vec![self.group.clone()],
+                    publishes_to: None,
                 }
             }
         };

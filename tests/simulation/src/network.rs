@@ -1,6 +1,7 @@
 //! The network: sockets with two pipes each, the HTTP exchange before them, and the client's end of both.
 
 use bytes::BytesMut;
+use oncewire_protocol::wire::raw::RawTarget;
 use oncewire_protocol::wire::{GroupName, Opcode, ReconnectionToken, Subprotocol};
 
 use crate::coverage::Path;
@@ -19,6 +20,8 @@ pub enum Upgrade {
         roles: Vec<String>,
         /// From the access token.
         groups: Vec<GroupName>,
+        /// Where a raw client's frames go.
+        publishes_to: Option<RawTarget>,
     },
     /// An old one.
     Resume {

@@ -5,6 +5,7 @@ use std::task::Waker;
 use bytes::BytesMut;
 use oncewire_protocol::hub::{Attachment, Input, SocketEnd};
 use oncewire_protocol::session::{Mark, Progress, Request};
+use oncewire_protocol::wire::raw::{self, RawTarget};
 use oncewire_protocol::wire::{CloseCode, ConnectionId, FrameKind, Opcode, Subprotocol, decode_upstream};
 
 use crate::Failure;
@@ -22,6 +23,8 @@ pub struct Serving {
     pub(crate) connection_id: ConnectionId,
     shard: usize,
     subprotocol: Subprotocol,
+    /// Where a raw client's frames go.
+    pub(crate) publishes_to: Option<RawTarget>,
     reader: Waker,
     is_read_scheduled: bool,
     /// The reader has seen the end, or a violation.
@@ -49,6 +52,7 @@ impl Serving {
             connection_id,
             shard,
             subprotocol,
+            publishes_to: None,
             reader,
             is_read_scheduled: false,
             is_reader_done: false,
@@ -170,7 +174,11 @@ impl World {
             }
             let kind = if frame.opcode == Opcode::Text as u8 { FrameKind::Text } else { FrameKind::Binary };
             let encoding = serving.subprotocol.encoding();
-            match decode_upstream(encoding, kind, &frame.payload) {
+            let decoded = match &serving.publishes_to {
+                Some(target) => raw::decode_send_to_group(target, kind, &frame.payload),
+                None => decode_upstream(encoding, kind, &frame.payload),
+            };
+            match decoded {
                 Ok(message) => {
                     let bytes = frame.payload.len();
                     requests.extend(

@@ -103,6 +103,8 @@ pub struct World {
     scheduled: u64,
     pub(crate) random: Random,
     pub(crate) weather: Weather,
+    /// Whether each hub has a raw client: in every fifth world.
+    pub(crate) has_raw: bool,
     pub(crate) driver_mutation: Option<DriverMutation>,
     pub(crate) coverage: Coverage,
     pub(crate) trace: Trace,
@@ -144,6 +146,7 @@ impl World {
             scheduled: 0,
             random,
             weather,
+            has_raw: seed % 5 == 4,
             driver_mutation,
             coverage: Coverage::default(),
             trace,
