@@ -13,7 +13,7 @@ use oncewire_protocol::log::{Certainty, Offset, Record};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
-use super::group::GroupBuilder;
+use super::group;
 use super::live::{Live, record_bytes};
 use super::segments::Segments;
 use super::table::definite;
@@ -27,8 +27,8 @@ pub(super) const QUEUE_RECORDS_MAX: usize = 256 * 1024;
 /// The largest record that is taken, in bytes; a length in a group has 32 bits.
 const RECORD_BYTES_MAX: usize = 1024 * 1024 * 1024;
 
-/// What one commit takes, in bytes: a little less than a redb page that a MiB and its overhead would need.
-pub(super) const COMMIT_BYTES_MAX: usize = 1024 * 1024 - 1024;
+/// What one commit takes, in bytes; one record of any size may be a commit alone.
+pub(super) const COMMIT_BYTES_MAX: usize = 1024 * 1024;
 
 /// When segments are sealed.
 #[derive(Debug, Clone, Copy)]
@@ -268,27 +268,28 @@ impl Committer {
 
     /// Commits as much of what waits as one commit takes.
     fn commit(&mut self) {
-        let mut group = GroupBuilder::new();
+        let mut encodings = Vec::new();
+        let mut bytes = 0;
         let mut counts = VecDeque::new();
         'full: for append in &self.appends {
             let mut count = 0;
             for record in &append.records[append.committed..] {
                 let encoded = self.encoded.take().unwrap_or_else(|| record.encode());
-                if group.records() > 0 && group.bytes_with(encoded.len()) > COMMIT_BYTES_MAX {
+                bytes += group::stored_bytes(&encoded);
+                if !encodings.is_empty() && bytes > COMMIT_BYTES_MAX {
                     self.encoded = Some(encoded);
                     counts.push_back(count);
                     break 'full;
                 }
-                group.push(&encoded);
+                encodings.push(encoded);
                 count += 1;
             }
             counts.push_back(count);
         }
         let first = self.queue.live(|live| live.end());
-        let bytes = group.finish(first);
-        let bytes_len = bytes.len() as u64;
-        match self.segments.commit(&[(first, bytes)]) {
-            Ok(()) => self.committed(first, counts, bytes_len),
+        let groups = group::build(first, &encodings);
+        match self.segments.commit(&groups) {
+            Ok(()) => self.committed(first, counts, bytes as u64),
             Err(error) => self.failed(counts.len(), error),
         }
     }

@@ -28,7 +28,8 @@
 //! | | | `unsynced-boot` | the kernel's boot id under which the log may hold what no sync has reached |
 //! | | `checkpoints` | `&str` | a checkpoint, drawn in `checkpoints.rs` |
 //!
-//! A group is what one commit added. Its records have offsets that follow one another, and so have the groups.
+//! A commit adds one group, or some that fill their pages well. The records of a group have offsets that follow one
+//! another, and so have the groups.
 //!
 //! # What happens when
 //!

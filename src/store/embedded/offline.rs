@@ -68,7 +68,7 @@ pub struct SegmentReport {
     pub first: Offset,
     /// The offset after its last record.
     pub end: Offset,
-    /// How many commits wrote it.
+    /// How many groups its records are in.
     pub groups: u64,
     /// The bytes of its records as they are stored.
     pub record_bytes: u64,

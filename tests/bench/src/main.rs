@@ -45,6 +45,7 @@ enum Command {
     Publish(command::publish::PublishArgs),
     Accept(command::accept::AcceptArgs),
     IdleMemory(command::idle_memory::IdleMemoryArgs),
+    Store(command::store::StoreArgs),
     Generator(command::generator::GeneratorArgs),
     Floor(floor::FloorArgs),
 }
@@ -55,6 +56,7 @@ fn main() -> Result<()> {
         Command::Publish(args) => command::publish::run(&args),
         Command::Accept(args) => command::accept::run(&args),
         Command::IdleMemory(args) => command::idle_memory::run(&args),
+        Command::Store(args) => command::store::run(&args),
         Command::Generator(args) => command::generator::run(&args),
         Command::Floor(args) => match floor::run(&args)? {},
     }

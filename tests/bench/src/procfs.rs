@@ -47,6 +47,16 @@ pub fn resident_bytes(pid: u32) -> Result<u64> {
     parse_resident_bytes(&fs::read_to_string(format!("/proc/{pid}/status"))?)
 }
 
+/// How many bytes this process has had written to disks, in bytes.
+///
+/// # Errors
+/// The kernel keeps no such account.
+pub fn written_bytes() -> Result<u64> {
+    let account = fs::read_to_string("/proc/self/io").context("cannot read /proc/self/io")?;
+    let bytes = account.lines().find_map(|line| line.strip_prefix("write_bytes: "));
+    Ok(bytes.context("/proc/self/io does not say write_bytes")?.parse()?)
+}
+
 /// The machine a figure was taken on.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {

@@ -5,3 +5,4 @@ pub mod fanout;
 pub mod generator;
 pub mod idle_memory;
 pub mod publish;
+pub mod store;
