@@ -64,6 +64,26 @@ mutations! {
     LeaveIgnored,
     /// R11: `noEcho` has no effect.
     NoEchoIgnored,
+    /// R11: records right behind what a chunk covers do not reach it.
+    CoversTooMuch,
+    /// R11: the last record that a chunk covers reaches it again.
+    CoversOneLess,
+    /// R11: a publish whose publisher was restored with it reaches nobody.
+    CoveredWindowConsulted,
+    /// R11: a chunk that has changed is not written again.
+    ChunkTakenForClean,
+    /// R8: after a restore the second copy of a record takes effect.
+    RepeatsNotRestored,
+    /// R7: after a restore nothing is known of ack ids.
+    WindowNotRestored,
+    /// R2: after a restore the sequence id jumps elsewhere.
+    JumpCountersNotRestored,
+    /// R9: after a restore a session whose end was decided goes on without what it had waiting.
+    EndingNotRestored,
+    /// R13: messages that sessions keep are not copied before the log forgets them.
+    CopySkipped,
+    /// R13: the log is trimmed up to the round that is done, not the one before.
+    TrimmedByOneRoundMore,
     /// What a session's client has not acknowledged is lost with the socket.
     OutboxLostAtDetach,
     /// Transmission goes on where the last socket was.

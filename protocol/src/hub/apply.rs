@@ -8,9 +8,9 @@ use std::sync::Arc;
 use super::owner::Purpose;
 use super::timer::Timer;
 use super::{Attachment, Hub, OpenId, Output, SessionHandle, SessionKey};
-use crate::log::{Body, Offset, Opened, Published, Record, Time};
+use crate::log::{Body, MessageRef, Offset, Opened, Published, Record, Time, chunk_of};
 use crate::mutation::{Mutation, is_on};
-use crate::session::{Closing, Outcome, Session, SharedMessage};
+use crate::session::{Closing, MemoryBudget, Outcome, Session, SharedMessage};
 use crate::wire::{ConnectionId, Downstream, GroupName, Message, ReconnectionToken, Sender};
 
 impl Hub {
@@ -20,36 +20,49 @@ impl Hub {
             return;
         }
         self.applied = Some(offset);
+        self.applied_bytes += record.approximate_bytes() as u64;
+        self.covered.take_if(|covered| covered.is_behind(offset));
         self.proposer.observe(record.time);
-        if self.is_new(record) {
-            self.take_effect(record);
+        if self.is_new(offset, record) {
+            self.take_effect(offset, record);
         }
         if self.proposer.made(&record.key.boot) {
             self.settle(now, record);
         }
     }
 
-    /// Whether no copy of the record, and no other execution of its request, was applied before.
-    fn is_new(&mut self, record: &Record) -> bool {
+    /// Whether no copy of the record, and no other execution of its request, was applied before. A session that was
+    /// restored with the record's effect has the request in its window: that says nothing, and no log holds two
+    /// executions of a request, since the first is settled or remembered before another is appended (R7).
+    fn is_new(&mut self, offset: Offset, record: &Record) -> bool {
         if !self.repeats.insert(&record.key.boot) && !is_on(Mutation::TwinApplied) {
             return false;
         }
         let session = self.session_of(record);
         match (record.key.ack, session) {
-            (Some(ack), Some(key)) => !self.sessions[key].window.contains(ack.ack_id),
+            (Some(ack), Some(key)) => {
+                let is_covered = self.is_covered(key, offset) && !is_on(Mutation::CoveredWindowConsulted);
+                is_covered || !self.sessions[key].window.contains(ack.ack_id)
+            }
             _ => true,
         }
+    }
+
+    /// Whether a session was restored with the effects of this offset.
+    fn is_covered(&self, key: SessionKey, offset: Offset) -> bool {
+        self.covered.as_ref().is_some_and(|covered| covered.has(self.sessions[key].chunk, offset))
     }
 
     fn session_of(&self, record: &Record) -> Option<SessionKey> {
         self.by_connection_id.get(record.body.connection_id()?).copied()
     }
 
-    fn take_effect(&mut self, record: &Record) {
-        let session = self.session_of(record);
+    fn take_effect(&mut self, offset: Offset, record: &Record) {
+        let publisher = self.session_of(record);
+        let session = publisher.filter(|key| !self.is_covered(*key, offset));
         match &record.body {
-            Body::Booted => self.apply_booted(record),
-            Body::Opened(opened) => self.apply_opened(record, opened),
+            Body::Booted => self.apply_booted(offset, record),
+            Body::Opened(opened) => self.apply_opened(offset, record, opened),
             Body::Joined { groups, .. } => {
                 if let Some(key) = session {
                     groups.iter().for_each(|group| self.add_member(key, group));
@@ -60,7 +73,7 @@ impl Hub {
                     groups.iter().for_each(|group| self.remove_member(key, group));
                 }
             }
-            Body::Published(published) => self.fan_out(record.time, published, session),
+            Body::Published(published) => self.fan_out(offset, record.time, published, publisher),
             Body::Granted { permission, group, .. } => {
                 if let Some(key) = session {
                     self.sessions[key].permissions.grant(*permission, group);
@@ -90,10 +103,13 @@ impl Hub {
 
     /// A boot ends the sessions of earlier boots that are not reliable and detaches the others: their retention starts
     /// anew at the boot's time.
-    fn apply_booted(&mut self, record: &Record) {
+    fn apply_booted(&mut self, offset: Offset, record: &Record) {
         self.repeats.forget_all_but(record.key.boot.boot);
         let keys: Vec<SessionKey> = self.sessions.keys().collect();
         for key in keys {
+            if self.is_covered(key, offset) {
+                continue;
+            }
             if self.sessions[key].subprotocol.is_reliable() {
                 self.sessions[key].outbox.lock().let_go_of_socket();
                 #[cfg(feature = "mutations")]
@@ -106,36 +122,40 @@ impl Hub {
         self.is_live = record.key.boot.boot == self.proposer.boot();
     }
 
-    fn apply_opened(&mut self, record: &Record, opened: &Opened) {
+    fn apply_opened(&mut self, offset: Offset, record: &Record, opened: &Opened) {
+        // A session that is covered is there, or has ended already.
+        let is_covered =
+            self.covered.as_ref().is_some_and(|covered| covered.has(chunk_of(&opened.connection_id), offset));
         if !self.shard.owns(&opened.connection_id)
             || self.by_connection_id.contains_key(&opened.connection_id)
+            || is_covered
         {
             return;
         }
-        let session = Session::new(opened, self.settings.outbox, self.settings.requests);
-        let key = self.sessions.insert(session);
-        self.by_connection_id.insert(opened.connection_id.clone(), key);
-        for group in &opened.groups {
-            self.index_member(key, group);
-        }
+        let key = self.insert(Session::new(opened, self.settings.outbox, self.settings.requests));
         self.wait_for_client(key, record.time);
     }
 
-    fn fan_out(&mut self, time: Time, published: &Published, publisher: Option<SessionKey>) {
+    /// Takes a session into everything.
+    pub(super) fn insert(&mut self, session: Session) -> SessionKey {
+        let (id, chunk) = (session.connection_id.clone(), session.chunk);
+        let groups: Vec<GroupName> = session.groups.iter().cloned().collect();
+        let key = self.sessions.insert(session);
+        self.by_connection_id.insert(id, key);
+        self.by_chunk.entry(chunk).or_default().insert(key);
+        groups.iter().for_each(|group| self.index_member(key, group));
+        key
+    }
+
+    fn fan_out(&mut self, offset: Offset, time: Time, published: &Published, publisher: Option<SessionKey>) {
         let left_out = publisher.filter(|_| published.no_echo && !is_on(Mutation::NoEchoIgnored));
-        let expires_at =
-            (published.ttl_seconds > 0).then(|| time.plus_seconds(u64::from(published.ttl_seconds)));
-        for group in &published.groups {
+        for (group, part) in published.groups.iter().zip(0..) {
             let Some(members) = self.groups.get(group) else { continue };
-            let message = Message {
-                sender: Sender::Group { group: group.clone(), user_id: published.user_id.clone() },
-                payload: published.payload.clone(),
-                metadata: published.metadata.clone(),
-            };
-            let message = SharedMessage::new(message, expires_at, &self.budget);
+            let name = MessageRef { offset, part };
+            let message = message_for(name, group, time, published, &self.budget);
             for (&key, outbox) in members {
                 let is_skipped = is_on(Mutation::DeliverySkipped) && message.payload_bytes() % 16 == 5;
-                if left_out == Some(key) || is_skipped {
+                if left_out == Some(key) || is_skipped || self.is_covered(key, offset) {
                     continue;
                 }
                 let mut outbox = outbox.lock();
@@ -178,6 +198,12 @@ impl Hub {
     fn remove(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.remove(key) else { return };
         self.by_connection_id.remove(&session.connection_id);
+        if let Some(keys) = self.by_chunk.get_mut(&session.chunk) {
+            keys.remove(&key);
+            if keys.is_empty() {
+                self.by_chunk.remove(&session.chunk);
+            }
+        }
         for group in &session.groups {
             self.unindex_member(key, group);
         }
@@ -259,4 +285,32 @@ impl Hub {
         }
         self.timers.set(at, Timer::Expire(key));
     }
+}
+
+/// The message of a publish to one of its groups.
+fn message_for(
+    name: MessageRef,
+    group: &GroupName,
+    time: Time,
+    published: &Published,
+    budget: &Arc<MemoryBudget>,
+) -> Arc<SharedMessage> {
+    let message = Message {
+        sender: Sender::Group { group: group.clone(), user_id: published.user_id.clone() },
+        payload: published.payload.clone(),
+        metadata: published.metadata.clone(),
+    };
+    let expires_at = (published.ttl_seconds > 0).then(|| time.plus_seconds(u64::from(published.ttl_seconds)));
+    SharedMessage::new(name, message, expires_at, budget)
+}
+
+/// The message that a checkpoint names, made from its record again; none if it is no message of this record.
+pub(super) fn message_of(
+    name: MessageRef,
+    record: &Record,
+    budget: &Arc<MemoryBudget>,
+) -> Option<Arc<SharedMessage>> {
+    let Body::Published(published) = &record.body else { return None };
+    let group = published.groups.get(name.part as usize)?;
+    Some(message_for(name, group, record.time, published, budget))
 }

@@ -11,32 +11,40 @@
 //! | `owner.rs` | what the live owner alone decides: opening, closing, expiry, overflow, retries |
 //! | `timer.rs` | all timers |
 //! | `repeats.rs` | which appends were applied already |
+//! | `checkpoint.rs` | a shard's state as checkpoints hold it |
+//! | `checkpointer.rs` | rounds: what is written when, and how far the log may be trimmed |
+//! | `restoring.rs` | from checkpoints and a log back to shards |
 
 mod apply;
+mod checkpoint;
+mod checkpointer;
 mod input;
 mod owner;
 mod repeats;
+mod restoring;
 #[cfg(test)]
 mod tests;
 mod timer;
 
+pub use checkpointer::{CheckpointBounds, CheckpointChange, Checkpointer, Step};
 pub use input::{
     AppendId, Attachment, CommandError, CommandId, Input, NewSession, OpenError, OpenId, Opening, Output,
     Resuming, RuleChange, SessionHandle, SocketEnd,
 };
+pub use restoring::{Resolving, Restored, Restoring};
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 use std::task::Waker;
 
 use indexmap::IndexMap;
 use slotmap::{SlotMap, new_key_type};
-use xxhash_rust::xxh3::xxh3_64;
 
-use crate::log::{BootId, Offset, Proposer, Record, Time};
+use crate::log::{BootId, Offset, Proposer, Record, Time, chunk_of};
 use crate::session::{MemoryBudget, OutboxLimits, RequestBounds, Session, SharedOutbox};
 use crate::wire::{ConnectionId, GroupName};
+use checkpoint::Covered;
 use owner::Proposal;
 use repeats::Repeats;
 use timer::Timers;
@@ -46,7 +54,7 @@ new_key_type! {
     pub struct SessionKey;
 }
 
-/// Which of a hub's shards this is. A session belongs to the shard that its connection id hashes to.
+/// Which of a hub's shards this is. A session belongs to the shard that its chunk belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shard {
     /// From 0.
@@ -61,11 +69,16 @@ impl Shard {
 
     /// The index of the shard that a session belongs to.
     pub fn of(connection_id: &ConnectionId, count: u16) -> u16 {
-        (xxh3_64(connection_id.as_str().as_bytes()) % u64::from(count.max(1))) as u16
+        chunk_of(connection_id) % count.max(1)
+    }
+
+    /// Whether the sessions of a chunk belong to this shard.
+    pub fn owns_chunk(self, chunk: u16) -> bool {
+        chunk % self.count.max(1) == self.index
     }
 
     fn owns(self, connection_id: &ConnectionId) -> bool {
-        self.count <= 1 || Self::of(connection_id, self.count) == self.index
+        self.owns_chunk(chunk_of(connection_id))
     }
 }
 
@@ -97,9 +110,14 @@ pub struct Hub {
     /// Set when this boot's `Booted` record has been applied: only then does the shard decide anything (R5).
     is_live: bool,
     applied: Option<Offset>,
+    /// Bytes of the records that were applied, about.
+    applied_bytes: u64,
+    /// Set until what was restored from checkpoints is caught up with.
+    covered: Option<Covered>,
     repeats: Repeats,
     sessions: SlotMap<SessionKey, Session>,
     by_connection_id: BTreeMap<ConnectionId, SessionKey>,
+    by_chunk: BTreeMap<u16, BTreeSet<SessionKey>>,
     groups: BTreeMap<GroupName, Members>,
     /// Records beside the sessions' batches whose append has no known outcome.
     proposals: BTreeMap<u64, Proposal>,
@@ -120,9 +138,12 @@ impl Hub {
             proposer: Proposer::new(boot, shard.index),
             is_live: false,
             applied: None,
+            applied_bytes: 0,
+            covered: None,
             repeats: Repeats::default(),
             sessions: SlotMap::with_key(),
             by_connection_id: BTreeMap::new(),
+            by_chunk: BTreeMap::new(),
             groups: BTreeMap::new(),
             proposals: BTreeMap::new(),
             timers: Timers::default(),
@@ -152,8 +173,12 @@ impl Hub {
             Input::SocketClosed { session, end } => self.socket_closed(now, session, end),
             Input::ChangeRule(change) => self.change_rule(now, change),
             Input::Records(records) => {
+                let was_live = self.is_live;
                 for (offset, record) in records {
                     self.apply(now, offset, &record);
+                }
+                if self.is_live && !was_live {
+                    self.end_restored(now);
                 }
                 self.end_overflowed(now);
             }
@@ -191,6 +216,11 @@ impl Hub {
     /// The last offset that has taken effect.
     pub fn applied(&self) -> Option<Offset> {
         self.applied
+    }
+
+    /// Bytes of the records that were applied since it began or was restored, about.
+    pub fn applied_bytes(&self) -> u64 {
+        self.applied_bytes
     }
 
     /// Sessions, detached ones included.

@@ -242,8 +242,24 @@ impl Hub {
         outbox.free();
         self.woken.extend(outbox.close(close.map_or(Closing::Cut, Closing::Now)));
         drop(outbox);
-        let body = Body::Ended { connection_id: session.connection_id.clone(), reason };
-        self.propose(now, body, Purpose::End(key));
+        self.propose_end(now, key, reason);
+    }
+
+    fn propose_end(&mut self, now: Time, key: SessionKey, reason: EndReason) {
+        let connection_id = self.sessions[key].connection_id.clone();
+        self.propose(now, Body::Ended { connection_id, reason }, Purpose::End(key));
+    }
+
+    /// Goes on with ends that an earlier boot had decided and that are not in the log.
+    pub(super) fn end_restored(&mut self, now: Time) {
+        let is_ending = |session: &Session| match session.phase {
+            Phase::Ending(reason) => Some(reason),
+            Phase::Live | Phase::Finishing(_) => None,
+        };
+        let ends = self.sessions.iter().filter_map(|(key, session)| Some((key, is_ending(session)?)));
+        for (key, reason) in ends.collect::<Vec<_>>() {
+            self.propose_end(now, key, reason);
+        }
     }
 
     /// Ends sessions that went over a bound since the last look.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::log::{BootId, BootKey};
+use crate::log::{AppliedAppends, BootId, BootKey};
 use crate::mutation::{Mutation, is_on};
 
 /// Applied counters for each boot and shard. What is remembered is bounded by the appends in flight: each key says
@@ -19,6 +19,29 @@ struct Applied {
 }
 
 impl Repeats {
+    /// What a checkpoint keeps.
+    pub fn to_checkpoint(&self) -> Vec<AppliedAppends> {
+        let proposers = self.proposers.iter().map(|((boot, shard), applied)| AppliedAppends {
+            boot: *boot,
+            shard: *shard,
+            settled_below: applied.settled_below,
+            counters: applied.counters.iter().copied().collect(),
+        });
+        proposers.collect()
+    }
+
+    /// Knows again what a checkpoint kept.
+    pub fn restore(stored: &[AppliedAppends]) -> Self {
+        if is_on(Mutation::RepeatsNotRestored) {
+            return Self::default();
+        }
+        let proposers = stored.iter().map(|known| {
+            let counters = known.counters.iter().copied().collect();
+            ((known.boot, known.shard), Applied { settled_below: known.settled_below, counters })
+        });
+        Self { proposers: proposers.collect() }
+    }
+
     /// Notes a key; tells whether it is new.
     pub fn insert(&mut self, key: &BootKey) -> bool {
         let applied = self.proposers.entry((key.boot, key.shard)).or_default();

@@ -47,6 +47,16 @@ impl Timers {
         self.set.remove(&(at, timer));
     }
 
+    #[cfg(test)]
+    pub fn has(&self, at: Time, timer: Timer) -> bool {
+        self.set.contains(&(at, timer))
+    }
+
+    #[cfg(test)]
+    pub fn len(&self) -> usize {
+        self.set.len()
+    }
+
     pub fn next(&self) -> Option<Time> {
         self.set.first().map(|(at, _)| *at)
     }

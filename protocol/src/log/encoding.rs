@@ -165,7 +165,7 @@ struct PublishedV1 {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct MetadataEntryV1 {
+pub(super) struct MetadataEntryV1 {
     #[prost(string, tag = "1")]
     key: String,
     #[prost(string, tag = "2")]
@@ -193,11 +193,11 @@ struct EndedV1 {
 /// Numbers of the stored enumerations: explicit, never reused, 0 never used.
 macro_rules! stored_numbers {
     ($to:ident, $from:ident, $type:ident { $($variant:ident = $number:literal),+ $(,)? }) => {
-        fn $to(value: $type) -> u32 {
+        pub(super) fn $to(value: $type) -> u32 {
             match value { $($type::$variant => $number),+ }
         }
 
-        fn $from(number: u32) -> Option<$type> {
+        pub(super) fn $from(number: u32) -> Option<$type> {
             match number { $($number => Some($type::$variant),)+ _ => None }
         }
     };
@@ -277,11 +277,7 @@ impl From<&Body> for BodyV1 {
                 ttl_seconds: u32::from(published.ttl_seconds),
                 payload_kind: kind_number(published.payload.kind),
                 payload: published.payload.bytes.clone(),
-                metadata: published
-                    .metadata
-                    .iter()
-                    .map(|(key, value)| MetadataEntryV1 { key: key.to_owned(), value: value.to_owned() })
-                    .collect(),
+                metadata: metadata_entries(&published.metadata),
             }),
             Body::Granted { connection_id, permission, group } => {
                 Self::Granted(rule(connection_id, *permission, group))
@@ -362,10 +358,6 @@ impl TryFrom<PublishedV1> for Published {
     type Error = RecordError;
 
     fn try_from(stored: PublishedV1) -> Result<Self, RecordError> {
-        let mut metadata = Metadata::default();
-        for entry in &stored.metadata {
-            metadata.insert(&entry.key, &entry.value).map_err(|_| RecordError::Invalid("metadata"))?;
-        }
         let kind = kind_of(stored.payload_kind).ok_or(RecordError::Invalid("payload kind"))?;
         Ok(Self {
             publisher: stored.publisher.as_deref().map(ConnectionId::new),
@@ -374,7 +366,7 @@ impl TryFrom<PublishedV1> for Published {
             no_echo: stored.no_echo,
             ttl_seconds: u16::try_from(stored.ttl_seconds).map_err(|_| RecordError::Invalid("ttl"))?,
             payload: Payload { kind, bytes: stored.payload },
-            metadata,
+            metadata: metadata_of(&stored.metadata)?,
         })
     }
 }
@@ -387,11 +379,24 @@ impl PermissionV1 {
     }
 }
 
-fn texts(groups: &[GroupName]) -> Vec<String> {
+pub(super) fn metadata_entries(metadata: &Metadata) -> Vec<MetadataEntryV1> {
+    let entry = |(key, value): (&str, &str)| MetadataEntryV1 { key: key.to_owned(), value: value.to_owned() };
+    metadata.iter().map(entry).collect()
+}
+
+pub(super) fn metadata_of(stored: &[MetadataEntryV1]) -> Result<Metadata, RecordError> {
+    let mut metadata = Metadata::default();
+    for entry in stored {
+        metadata.insert(&entry.key, &entry.value).map_err(|_| RecordError::Invalid("metadata"))?;
+    }
+    Ok(metadata)
+}
+
+pub(super) fn texts(groups: &[GroupName]) -> Vec<String> {
     groups.iter().map(ToString::to_string).collect()
 }
 
-fn group_names(stored: &[String]) -> Result<Vec<GroupName>, RecordError> {
+pub(super) fn group_names(stored: &[String]) -> Result<Vec<GroupName>, RecordError> {
     stored.iter().map(|name| GroupName::new(name).map_err(|_| RecordError::Invalid("group"))).collect()
 }
 

@@ -1,13 +1,20 @@
 //! What a record is, and its stable encoding.
 //!
-//! A hub's log is a sequence of [`Record`]s, each at an [`Offset`]. This module does not know where a log is stored
-//! or who folds it.
+//! A hub's log is a sequence of [`Record`]s, each at an [`Offset`]. A checkpoint sums up what folding it gave so far.
+//! This module does not know where either is stored or who folds.
 
+mod checkpoint;
+mod checkpoint_encoding;
 mod encoding;
 mod fingerprint;
 mod proposer;
 mod record;
 
+pub use checkpoint::{
+    AppliedAppends, CHUNKS, CheckpointKey, ChunkCheckpoint, HubCheckpoint, MessageCheckpoint, MessageRef,
+    RulesCheckpoint, SequenceIdsCheckpoint, SessionCheckpoint, chunk_of,
+};
+pub use checkpoint_encoding::{CHECKPOINT_VERSION, CheckpointError};
 pub use encoding::{RECORD_VERSION, RecordError};
 pub use fingerprint::Fingerprint;
 pub use proposer::Proposer;

@@ -47,6 +47,11 @@ impl Proposer {
         self.last_time = self.last_time.max(time);
     }
 
+    /// The latest time that it has seen or stamped.
+    pub fn last_time(&self) -> Time {
+        self.last_time
+    }
+
     /// Takes note that the outcome of a record is known.
     pub fn settle(&mut self, counter: u64) {
         self.unsettled.remove(&counter);

@@ -163,6 +163,19 @@ pub enum EndReason {
     ClosedByApplication,
 }
 
+impl Record {
+    /// About what it takes in the log, in bytes: its payload and metadata, and a little for the rest.
+    pub fn approximate_bytes(&self) -> usize {
+        const REST_BYTES: usize = 96;
+        match &self.body {
+            Body::Published(published) => {
+                published.payload.bytes.len() + published.metadata.bytes() + REST_BYTES
+            }
+            _ => REST_BYTES,
+        }
+    }
+}
+
 impl Body {
     /// The session that a record belongs to; none for what concerns the whole hub.
     pub fn connection_id(&self) -> Option<&ConnectionId> {

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::log::Fingerprint;
+use crate::log::{AckKey, Fingerprint};
 use crate::mutation::{Mutation, is_on};
 use crate::wire::AckId;
 
@@ -30,6 +30,29 @@ impl AckWindow {
     /// An empty window for this many ids.
     pub fn new(capacity: usize) -> Self {
         Self { capacity, fingerprints: BTreeMap::new(), oldest_first: VecDeque::new() }
+    }
+
+    /// A window that remembers these, oldest first.
+    pub fn restore(capacity: usize, executed: &[AckKey]) -> Self {
+        let mut window = Self::new(capacity);
+        for AckKey { ack_id, fingerprint } in executed.iter().filter(|_| !is_on(Mutation::WindowNotRestored))
+        {
+            window.insert(*ack_id, *fingerprint);
+        }
+        window
+    }
+
+    /// How many ids it remembers at most.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// What it remembers, oldest first.
+    pub fn executed(&self) -> impl Iterator<Item = AckKey> {
+        self.oldest_first.iter().filter_map(|ack_id| {
+            let fingerprint = *self.fingerprints.get(ack_id)?;
+            Some(AckKey { ack_id: *ack_id, fingerprint })
+        })
     }
 
     /// Compares a request with what was executed under its id.

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 use super::kept_capacity::shrink_if_empty;
 use super::{SequenceIds, SharedMessage};
-use crate::log::Time;
+use crate::log::{SequenceIdsCheckpoint, Time};
 use crate::mutation::{Mutation, is_on};
 use crate::wire::{Close, Downstream, Encoding, FrameRest, SequenceId, Subprotocol, encode_downstream};
 
@@ -163,7 +163,36 @@ impl Outbox {
         }
     }
 
+    /// An outbox without a socket as a checkpoint kept it: ids go on from there, and these messages wait, oldest first.
+    pub fn restore(
+        subprotocol: Subprotocol,
+        limits: OutboxLimits,
+        bounds: RequestBounds,
+        ids: SequenceIdsCheckpoint,
+        unacknowledged: impl Iterator<Item = (SequenceId, Arc<SharedMessage>)>,
+    ) -> Self {
+        let mut outbox = Self::new(subprotocol, limits, bounds);
+        outbox.ids = SequenceIds::restore(ids);
+        outbox.entries = unacknowledged.map(|(id, message)| Entry { id, message: Some(message) }).collect();
+        let content_bytes =
+            |entry: &Entry| entry.message.as_ref().map_or(0, |message| message.content_bytes());
+        outbox.content_bytes = outbox.entries.iter().map(content_bytes).sum();
+        outbox.delivered = outbox.entries.len() as u64;
+        outbox
+    }
+
     // For the shard.
+
+    /// What the next sequence id follows from, as a checkpoint keeps it.
+    pub fn sequence_ids(&self) -> SequenceIdsCheckpoint {
+        self.ids.to_checkpoint()
+    }
+
+    /// The messages that wait, oldest first. Those whose time-to-live was over when they should have been sent are not
+    /// among them.
+    pub fn unacknowledged(&self) -> impl Iterator<Item = (SequenceId, &Arc<SharedMessage>)> {
+        self.entries.iter().filter_map(|entry| Some((entry.id, entry.message.as_ref()?)))
+    }
 
     /// Delivers a message: gives it the next sequence id and keeps it until the client has acknowledged it. Bounds
     /// are not enforced here (R5). Returns a writer to wake.

@@ -8,6 +8,7 @@ use proptest::sample::Index;
 use super::super::MemoryBudget;
 use super::super::testing::text;
 use super::*;
+use crate::log::MessageRef;
 use crate::wire::ConnectionId;
 
 proptest! {
@@ -206,7 +207,12 @@ impl World {
         let payload = "x".repeat(bytes);
         let expires_at = ttl_ms.map(|ms| self.now.plus_ms(ms));
         let budget = Arc::new(MemoryBudget::new(usize::MAX));
-        let woken = self.outbox.deliver(&SharedMessage::new(text(&payload), expires_at, &budget));
+        let woken = self.outbox.deliver(&SharedMessage::new(
+            MessageRef::default(),
+            text(&payload),
+            expires_at,
+            &budget,
+        ));
         let last = self.deliveries.last().map_or(0, |delivery| delivery.id);
         let is_jump =
             self.since_jump.len() == 128 || self.since_jump.iter().sum::<usize>() >= 4 * 1024 * 1024;

@@ -1,5 +1,6 @@
 use super::super::testing::{Wakes, drain, expiring, read, read_frames, shared};
 use super::*;
+use crate::log::MessageRef;
 use crate::session::kept_capacity::KEPT_CAPACITY;
 use crate::wire::{AckError, ConnectionId, ErrorName};
 
@@ -95,7 +96,7 @@ fn metadata_counts_as_content() {
     let mut message = super::super::testing::text("12345");
     message.metadata.insert("key", "va").unwrap();
     let budget = Arc::new(super::super::MemoryBudget::new(0));
-    let message = SharedMessage::new(message, None, &budget);
+    let message = SharedMessage::new(MessageRef::default(), message, None, &budget);
     let mut outbox = reliable();
     let _ = outbox.deliver(&message);
     assert_eq!(outbox.content_bytes(), 10);

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::log::Permission;
+use crate::log::{Permission, RulesCheckpoint};
 use crate::wire::GroupName;
 use crate::wire::limits::{
     PATTERN_ASTERISKS_MAX, PATTERN_CHARS_MAX, PERMISSION_LITERALS_MAX, PERMISSION_PATTERNS_MAX,
@@ -50,6 +50,26 @@ impl Permissions {
             }
         }
         permissions
+    }
+
+    /// The rules of one permission as a checkpoint keeps them.
+    pub fn to_checkpoint(&self, permission: Permission) -> RulesCheckpoint {
+        let rules = self.rules(permission);
+        let literals = |allow: bool| {
+            let of_kind = rules.literals.iter().filter(move |(_, allows)| **allows == allow);
+            of_kind.map(|(group, _)| group.clone()).collect()
+        };
+        RulesCheckpoint {
+            all: rules.all,
+            patterns: rules.patterns.iter().map(ToString::to_string).collect(),
+            allowed: literals(true),
+            denied: literals(false),
+        }
+    }
+
+    /// The rules that a checkpoint kept. A pattern that is none grants nothing.
+    pub fn restore(join_leave: RulesCheckpoint, send: RulesCheckpoint) -> Self {
+        Self { join_leave: Rules::restore(join_leave), send: Rules::restore(send) }
     }
 
     /// Whether the session may do this with the group now.
@@ -100,6 +120,16 @@ impl Permissions {
 }
 
 impl Rules {
+    fn restore(stored: RulesCheckpoint) -> Self {
+        let allowed = stored.allowed.into_iter().map(|group| (group, true));
+        let denied = stored.denied.into_iter().map(|group| (group, false));
+        Self {
+            all: stored.all,
+            patterns: stored.patterns.iter().filter_map(|text| Pattern::parse(text)).collect(),
+            literals: allowed.chain(denied).collect(),
+        }
+    }
+
     /// Takes what follows `joinLeaveGroup` or `sendToGroup` in a role.
     fn add_role(&mut self, target: &str) {
         if target.is_empty() {
@@ -203,6 +233,18 @@ impl Pattern {
     }
 }
 
+impl std::fmt::Display for Pattern {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.iter().try_for_each(|token| match token {
+            Token::Literal(c @ ('*' | '?' | '\\')) => write!(f, "\\{c}"),
+            Token::Literal(c) => write!(f, "{c}"),
+            Token::OneNotDot => f.write_str("?"),
+            Token::ManyNotDot => f.write_str("*"),
+            Token::Many => f.write_str("**"),
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -257,6 +299,16 @@ mod tests {
             for group in no {
                 assert!(!may_send(&[&role], group), "{pattern} {group}");
             }
+        }
+    }
+
+    #[test]
+    fn patterns_read_back_from_their_text() {
+        for text in
+            ["a?c", "a*", "**", "a.**.z", r"\*\?\\", "*-*", "ü**ü*", "*****", &"a".repeat(PATTERN_CHARS_MAX)]
+        {
+            let pattern = Pattern::parse(text).unwrap();
+            assert_eq!(Pattern::parse(&pattern.to_string()).unwrap().0, pattern.0, "{text}");
         }
     }
 

@@ -1,5 +1,6 @@
 //! Sequence ids as a pure function of what was delivered (R2).
 
+use crate::log::SequenceIdsCheckpoint;
 use crate::mutation::{Mutation, is_on};
 use crate::wire::SequenceId;
 
@@ -30,6 +31,23 @@ impl SequenceIds {
         self.deliveries += 1;
         self.payload_bytes += payload_bytes as u64;
         self.last
+    }
+
+    /// What a checkpoint keeps.
+    pub fn to_checkpoint(&self) -> SequenceIdsCheckpoint {
+        SequenceIdsCheckpoint {
+            last: self.last,
+            deliveries: self.deliveries,
+            payload_bytes: self.payload_bytes,
+        }
+    }
+
+    /// Goes on where a checkpoint was made.
+    pub fn restore(stored: SequenceIdsCheckpoint) -> Self {
+        if is_on(Mutation::JumpCountersNotRestored) {
+            return Self { last: stored.last, ..Self::default() };
+        }
+        Self { last: stored.last, deliveries: stored.deliveries, payload_bytes: stored.payload_bytes }
     }
 
     /// The largest id given so far; 0 before the first.

@@ -8,13 +8,19 @@ use parking_lot::Mutex;
 use super::requests::known_ack_error;
 use super::{
     AckWindow, AttachEpoch, Outbox, OutboxLimits, Outcome, Permissions, RequestBounds, Requests, Seen,
-    SharedOutbox, Slot,
+    SharedMessage, SharedOutbox, Slot,
 };
 use crate::log::{
-    AckKey, Body, EndReason, Fingerprint, Opened, Permission, Proposer, Published, Record, Time,
+    AckKey, Body, EndReason, Fingerprint, Opened, Permission, Proposer, Published, Record, SessionCheckpoint,
+    Time, chunk_of,
 };
+use crate::mutation::{Mutation, is_on};
 use crate::wire::{
+<<<<<<< HEAD
     AckError, AckId, Close, ConnectionId, Downstream, Encoding, ErrorName, GroupName, Subprotocol, Upstream,
+=======
+    AckError, AckId, ConnectionId, Downstream, ErrorName, GroupName, SequenceId, Subprotocol, Upstream,
+>>>>>>> 37a7b64 (Make checkpoints of a hub's fold, restore them, and say how far the log may be trimmed)
     UserId,
 };
 
@@ -23,6 +29,8 @@ use crate::wire::{
 pub struct Session {
     /// The wire's name of the session.
     pub connection_id: ConnectionId,
+    /// The chunk of checkpoints that it is in.
+    pub chunk: u16,
     /// Whom it acts for.
     pub user_id: Option<UserId>,
     /// What its sockets speak.
@@ -66,6 +74,7 @@ impl Session {
     pub fn new(opened: &Opened, limits: OutboxLimits, bounds: RequestBounds) -> Self {
         Self {
             connection_id: opened.connection_id.clone(),
+            chunk: chunk_of(&opened.connection_id),
             user_id: opened.user_id.clone(),
             subprotocol: opened.subprotocol,
             permissions: Permissions::from_roles(&opened.roles),
@@ -76,6 +85,62 @@ impl Session {
             retention_seconds: opened.retention_seconds,
             expires_at: None,
             phase: Phase::Live,
+        }
+    }
+
+    /// The session as a checkpoint keeps it: what its records made of it. Of one that is not reliable the deliveries are
+    /// left out, since the next boot ends it.
+    pub fn to_checkpoint(&self) -> SessionCheckpoint {
+        let is_reliable = self.subprotocol.is_reliable();
+        let outbox = self.outbox.lock();
+        let messages = outbox.unacknowledged().filter(|_| is_reliable);
+        SessionCheckpoint {
+            connection_id: self.connection_id.clone(),
+            user_id: self.user_id.clone(),
+            subprotocol: self.subprotocol,
+            join_leave: self.permissions.to_checkpoint(Permission::JoinLeaveGroup),
+            send: self.permissions.to_checkpoint(Permission::SendToGroup),
+            groups: self.groups.iter().cloned().collect(),
+            ack_window_ids: u32::try_from(self.window.capacity()).unwrap_or(u32::MAX),
+            executed: self.window.executed().collect(),
+            retention_seconds: self.retention_seconds,
+            unacknowledged: messages.map(|(id, message)| (id, message.name())).collect(),
+            sequence_ids: if is_reliable { outbox.sequence_ids() } else { Default::default() },
+            ending: match self.phase {
+                Phase::Ending(reason) => Some(reason),
+                Phase::Live | Phase::Finishing(_) => None,
+            },
+        }
+    }
+
+    /// The session that a checkpoint kept, without a socket. `unacknowledged` are the messages that it names.
+    pub fn restore(
+        stored: SessionCheckpoint,
+        unacknowledged: impl Iterator<Item = (SequenceId, Arc<SharedMessage>)>,
+        limits: OutboxLimits,
+        bounds: RequestBounds,
+    ) -> Self {
+        let SessionCheckpoint { connection_id, user_id, subprotocol, groups, retention_seconds, .. } = stored;
+        let mut outbox = Outbox::restore(subprotocol, limits, bounds, stored.sequence_ids, unacknowledged);
+        if stored.ending.is_some() {
+            outbox.free();
+        }
+        Self {
+            chunk: chunk_of(&connection_id),
+            connection_id,
+            user_id,
+            subprotocol,
+            permissions: Permissions::restore(stored.join_leave, stored.send),
+            groups: groups.into_iter().collect(),
+            window: AckWindow::restore(stored.ack_window_ids as usize, &stored.executed),
+            requests: Requests::default(),
+            outbox: Arc::new(Mutex::new(outbox)),
+            retention_seconds,
+            expires_at: None,
+            phase: stored
+                .ending
+                .filter(|_| !is_on(Mutation::EndingNotRestored))
+                .map_or(Phase::Live, Phase::Ending),
         }
     }
 

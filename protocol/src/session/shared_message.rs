@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use crate::log::Time;
+use crate::log::{MessageCheckpoint, MessageRef, Time};
 use crate::wire::{Encoding, Message, SharedBody, encode_message};
 
 /// Memory that live messages take, each counted once however many sessions hold it. Shared by all hubs of a process;
@@ -73,6 +73,7 @@ impl Drop for MemoryBudget {
 /// A message, encoded lazily and once per encoding, with the time after which it need not be sent any more.
 #[derive(Debug)]
 pub struct SharedMessage {
+    name: MessageRef,
     message: Message,
     expires_at: Option<Time>,
     json: OnceLock<SharedBody>,
@@ -83,9 +84,15 @@ pub struct SharedMessage {
 
 impl SharedMessage {
     /// Takes a message into memory and charges it to the budget until the last holder lets go; so is each encoding
-    /// as it is made.
-    pub fn new(message: Message, expires_at: Option<Time>, budget: &Arc<MemoryBudget>) -> Arc<Self> {
+    /// as it is made. `name` tells where in the log it is.
+    pub fn new(
+        name: MessageRef,
+        message: Message,
+        expires_at: Option<Time>,
+        budget: &Arc<MemoryBudget>,
+    ) -> Arc<Self> {
         let shared = Arc::new(Self {
+            name,
             message,
             expires_at,
             json: OnceLock::new(),
@@ -95,6 +102,16 @@ impl SharedMessage {
         });
         budget.charge(shared.memory_bytes());
         shared
+    }
+
+    /// Where in the log it is.
+    pub fn name(&self) -> MessageRef {
+        self.name
+    }
+
+    /// What a checkpoint keeps.
+    pub fn to_checkpoint(&self) -> MessageCheckpoint {
+        MessageCheckpoint { message: self.message.clone(), expires_at: self.expires_at }
     }
 
     /// Payload and metadata, in bytes: what an outbox counts.
@@ -156,7 +173,7 @@ mod tests {
     fn message(bytes: usize, budget: &Arc<MemoryBudget>) -> Arc<SharedMessage> {
         let payload = Payload { kind: PayloadKind::Text, bytes: Bytes::from(vec![b'x'; bytes]) };
         let message = Message { sender: Sender::Server, payload, metadata: Metadata::default() };
-        SharedMessage::new(message, None, budget)
+        SharedMessage::new(MessageRef::default(), message, None, budget)
     }
 
     #[test]

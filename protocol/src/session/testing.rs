@@ -6,7 +6,7 @@ use std::task::{Wake, Waker};
 use bytes::{Bytes, BytesMut};
 
 use super::{AttachEpoch, MemoryBudget, Outbox, Progress, SharedMessage};
-use crate::log::Time;
+use crate::log::{MessageRef, Time};
 use crate::wire::{
     Downstream, Encoding, FrameKind, GroupName, Message, Metadata, Payload, PayloadKind, Received, Sender,
     decode_downstream,
@@ -23,12 +23,17 @@ pub(crate) fn text(payload: &str) -> Message {
 
 /// A text in memory, with no limit to its time or to memory.
 pub(crate) fn shared(payload: &str) -> Arc<SharedMessage> {
-    SharedMessage::new(text(payload), None, &Arc::new(MemoryBudget::new(usize::MAX)))
+    SharedMessage::new(MessageRef::default(), text(payload), None, &Arc::new(MemoryBudget::new(usize::MAX)))
 }
 
 /// A text in memory that need not be sent from a time on.
 pub(crate) fn expiring(payload: &str, at: Time) -> Arc<SharedMessage> {
-    SharedMessage::new(text(payload), Some(at), &Arc::new(MemoryBudget::new(usize::MAX)))
+    SharedMessage::new(
+        MessageRef::default(),
+        text(payload),
+        Some(at),
+        &Arc::new(MemoryBudget::new(usize::MAX)),
+    )
 }
 
 /// Pulls and writes until nothing is left to write; returns what the client reads.

@@ -5,7 +5,7 @@ use std::task::Waker;
 
 use futures_util::FutureExt;
 use oncewire_protocol::hub::{SessionHandle, SessionKey};
-use oncewire_protocol::log::Time;
+use oncewire_protocol::log::{MessageRef, Time};
 use oncewire_protocol::session::{Closing, MemoryBudget, Outbox, OutboxLimits, RequestBounds, SharedMessage};
 use oncewire_protocol::wire::{
     Close, Downstream, Message, Metadata, Payload, PayloadKind, Sender, Subprotocol,
@@ -85,7 +85,7 @@ impl Bench {
             payload: Payload { kind: PayloadKind::Text, bytes: Bytes::copy_from_slice(text.as_bytes()) },
             metadata: Metadata::default(),
         };
-        self.outbox.lock().deliver(&SharedMessage::new(message, None, &self.budget));
+        self.outbox.lock().deliver(&SharedMessage::new(MessageRef::default(), message, None, &self.budget));
     }
 
     fn reply(&self, ack_id: u64) {

@@ -1,10 +1,12 @@
 //! Dialogues with one shard, one or more for each rule that concerns a hub.
 
 mod bounds;
+mod checkpoints;
 mod determinism;
 mod failures;
 mod fold;
 mod harness;
+mod random_log;
 mod raw;
 mod requests;
 mod sockets;

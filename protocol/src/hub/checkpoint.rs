@@ -1,0 +1,108 @@
+//! A shard's state as checkpoints hold it, and back.
+
+use std::sync::Arc;
+
+use super::Hub;
+use super::repeats::Repeats;
+use crate::log::{CHUNKS, ChunkCheckpoint, HubCheckpoint, Offset};
+use crate::mutation::{Mutation, is_on};
+use crate::session::{Session, SharedMessage};
+
+/// Up to where each chunk was restored. A record up to there is in its sessions already.
+#[derive(Debug)]
+pub struct Covered {
+    /// None for a chunk of which no checkpoint was ever finished.
+    chunks: Vec<Option<Offset>>,
+    last: Option<Offset>,
+}
+
+impl Covered {
+    /// Nothing is covered yet.
+    pub fn nothing() -> Self {
+        Self { chunks: vec![None; usize::from(CHUNKS)], last: None }
+    }
+
+    /// Takes note of a checkpoint of a chunk; the later one counts.
+    pub fn note(&mut self, chunk: u16, covers: Offset) {
+        if let Some(known) = self.chunks.get_mut(usize::from(chunk)) {
+            *known = (*known).max(Some(covers));
+            self.last = self.last.max(*known);
+        }
+    }
+
+    /// Whether a chunk was restored with the effects of this offset.
+    pub fn has(&self, chunk: u16, offset: Offset) -> bool {
+        let covers = self.chunks.get(usize::from(chunk)).copied().flatten();
+        let covers = covers.map(|covers| match () {
+            () if is_on(Mutation::CoversTooMuch) => Offset(covers.0 + 3),
+            () if is_on(Mutation::CoversOneLess) => Offset(covers.0.saturating_sub(1)),
+            () => covers,
+        });
+        covers >= Some(offset)
+    }
+
+    /// Whether all chunks were restored to less than this offset.
+    pub fn is_behind(&self, offset: Offset) -> bool {
+        self.last < Some(offset)
+    }
+
+    /// The last offset that some chunk covers.
+    pub fn last(&self) -> Option<Offset> {
+        self.last
+    }
+}
+
+impl Hub {
+    /// What belongs to no session, without the chunks' offsets. Nothing before the first record.
+    pub(super) fn to_checkpoint(&self) -> Option<(Offset, HubCheckpoint)> {
+        let time = self.proposer.last_time();
+        let hub = HubCheckpoint { time, proposers: self.repeats.to_checkpoint(), covers: Vec::new() };
+        Some((self.applied?, hub))
+    }
+
+    /// The sessions of a chunk in the order of their connection ids. Equal sessions give equal bytes.
+    pub(super) fn chunk_to_checkpoint(&self, chunk: u16) -> ChunkCheckpoint {
+        let mut sessions: Vec<_> = self.sessions_of(chunk).map(Session::to_checkpoint).collect();
+        sessions.sort_unstable_by(|a, b| a.connection_id.cmp(&b.connection_id));
+        ChunkCheckpoint { sessions }
+    }
+
+    /// The messages up to an offset that sessions of a chunk keep, each as often as a session keeps it.
+    pub(super) fn messages_of(&self, chunk: u16, up_to: Offset) -> Vec<Arc<SharedMessage>> {
+        let mut messages = Vec::new();
+        for session in self.sessions_of(chunk).filter(|session| session.subprotocol.is_reliable()) {
+            let outbox = session.outbox.lock();
+            let all = outbox.unacknowledged().map(|(_, message)| message);
+            messages.extend(all.take_while(|message| message.name().offset <= up_to).cloned());
+        }
+        messages
+    }
+
+    fn sessions_of(&self, chunk: u16) -> impl Iterator<Item = &Session> {
+        self.by_chunk.get(&chunk).into_iter().flatten().filter_map(|key| self.sessions.get(*key))
+    }
+
+    /// Goes on where a checkpoint was made.
+    pub(super) fn restore(&mut self, hub: Option<(Offset, &HubCheckpoint)>, covered: Covered) {
+        if let Some((applied, hub)) = hub {
+            self.applied = Some(applied);
+            self.proposer.observe(hub.time);
+            self.repeats = Repeats::restore(&hub.proposers);
+        }
+        self.covered = Some(covered);
+    }
+
+    /// Takes in a session that was restored. Whether it has to end for its bounds is decided once the shard is live.
+    pub(super) fn insert_restored(&mut self, session: Session) {
+        let is_over_limits = session.outbox.lock().is_over_limits();
+        let key = self.insert(session);
+        if is_over_limits {
+            self.overflowed.push(key);
+        }
+    }
+
+    /// Whether its state is that of one offset, so that a checkpoint can be made of it.
+    pub(super) fn is_caught_up(&self) -> bool {
+        self.is_live && self.covered.is_none()
+    }
+}

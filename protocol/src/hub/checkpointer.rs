@@ -1,0 +1,433 @@
+//! Rounds of checkpoints: what is written when, and how far the log may be trimmed.
+//!
+//! A round takes the sessions of all shards, a few chunks at a time between their turns, and never stops them. The parts
+//! of one checkpoint therefore stand at different offsets:
+//!
+//! ```text
+//! log          ... H(k-1) ................ H(k) ........ V(7) .... V(8) ........ end
+//!                  hub's part of the       hub's part of this round: the state that belongs to no session
+//!                  round before            | chunk 7 as it was at V(7), chunk 8 at V(8), ...
+//! kept         ----|  a message up to H(k-1) that a session keeps is copied; the round done, the log is trimmed to here
+//! ```
+//! 1. The round begins: each shard takes its state beside the sessions; the one with the lowest offset, H(k), counts.
+//!    That state is the same function of the log in every shard.
+//! 2. Each shard visits its chunks. It notes the offset of the visit, V, writes the chunk unless the store holds the
+//!    same bytes, and copies messages up to H(k-1) that its sessions keep and that have no copy yet.
+//! 3. When all of that is stored, copies that no session keeps are deleted.
+//! 4. The hub's part is written: the state at H(k), and V of each chunk. Now the round is done, and the log is trimmed
+//!    up to H(k-1), the end of the round before: what does not wait for long is never copied.
+//!
+//! # Why a crash between any two writes is safe
+//!
+//! The store replaces each part as a whole, and nothing else is asked of it. What is there after a crash is the hub's part
+//! of the last round that was done, of offset H, and of each chunk either what it was then or what a later visit wrote.
+//!
+//! * *The fold.* It starts behind H, with the state at H that belongs to no session: so the second copy of an append is
+//!   recognised wherever its first one is. A chunk is changed only by records behind what it covers, which is at least H:
+//!   its own V if it was written since, else the V that the hub's part holds, for then the same bytes were the chunk's
+//!   state at that visit. Sessions of different chunks never depend on one another's state: a message goes to whoever is
+//!   in the group, and whether a publish is executed was decided before its append. So each chunk goes through the states
+//!   that it had before the crash.
+//! * *The messages.* What a stored chunk names is in the log or has a copy: everything up to H of the round before the
+//!   last was copied in the last round, and the log is trimmed only that far; what is behind is in the log still. A copy
+//!   is deleted when all chunks, as stored, were written or compared since its last session let go of it.
+//! * *The log.* It is trimmed to an offset that is before H, by a whole round.
+//!
+//! A write that fails, surely or perhaps, ends the round without harm, since after any part of it the same holds. What
+//! the failed write was about counts as unknown and is written again in the next round.
+//!
+//! A session whose end was decided, but is not in the log, is kept as one that is ending: the next boot goes on with it.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use xxhash_rust::xxh3::xxh3_128;
+
+use super::Hub;
+use crate::log::{CHUNKS, CheckpointKey, ChunkCheckpoint, HubCheckpoint, MessageRef, Offset, Time};
+use crate::mutation::{Mutation, is_on};
+use crate::session::SharedMessage;
+
+/// When rounds begin and how much is done at a time.
+#[derive(Debug, Clone, Copy)]
+pub struct CheckpointBounds {
+    /// A round begins when the log has grown by so many bytes since the last one began ...
+    pub log_bytes_min: u64,
+    /// ... and by so many times what a whole checkpoint takes, so that checkpoints never are most of what is written.
+    pub log_bytes_per_state_byte: u64,
+    /// Some time after a round another one begins if the log holds more than a whole checkpoint and than this, in bytes:
+    /// what a hub at rest takes on the disk comes down to what it needs.
+    pub rest_log_bytes_min: u64,
+    /// How long after a round that is, in milliseconds.
+    pub rest_ms: u64,
+    /// How long after a write that failed no round begins, in milliseconds.
+    pub retry_ms: u64,
+    /// A write takes no more chunks or copies once it has so many bytes.
+    pub write_bytes: usize,
+    /// Chunks that are visited in one step.
+    pub step_chunks: usize,
+}
+
+impl Default for CheckpointBounds {
+    fn default() -> Self {
+        Self {
+            log_bytes_min: 64 << 20,
+            log_bytes_per_state_byte: 2,
+            rest_log_bytes_min: 1 << 20,
+            rest_ms: 60_000,
+            retry_ms: 10_000,
+            write_bytes: 256 << 10,
+            step_chunks: 16,
+        }
+    }
+}
+
+/// Copies that are deleted in one write.
+const DELETES_MAX: usize = 4096;
+
+/// One change of the stored parts. The changes of a write may be stored in any order, each as a whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CheckpointChange {
+    /// Stores a part; an earlier one is replaced.
+    Save {
+        /// Which.
+        key: CheckpointKey,
+        /// Up to where it covers the log.
+        covers: Offset,
+        /// Its bytes.
+        bytes: Bytes,
+    },
+    /// Deletes a part, which need not be there.
+    Delete {
+        /// Which.
+        key: CheckpointKey,
+    },
+}
+
+/// What a shard has to do.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing, until something else has happened.
+    Idle,
+    /// Take another step, at leisure.
+    More,
+    /// Write this and report to [`Checkpointer::written`].
+    Write(Vec<CheckpointChange>),
+}
+
+/// Leads a hub's shards through rounds. See the module.
+#[derive(Debug)]
+pub struct Checkpointer {
+    bounds: CheckpointBounds,
+    stored: Stored,
+    /// H of the last round that was done.
+    applied: Option<Offset>,
+    shards: Vec<ShardState>,
+    round: Option<Round>,
+    /// When the last round was done, or the first step was taken.
+    rests_since: Option<Time>,
+    /// No round begins before, after a failure.
+    retry_at: Option<Time>,
+    /// Whether the log may hold records of rounds before this start.
+    has_old_log: bool,
+}
+
+/// What the store holds, as far as it is known.
+#[derive(Debug)]
+pub struct Stored {
+    chunks: Vec<StoredChunk>,
+    /// Copies, and whether it is certain that they are there.
+    messages: BTreeMap<MessageRef, bool>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct StoredChunk {
+    /// Unknown after a failure.
+    hash: Option<u128>,
+    bytes: u64,
+}
+
+/// What is known of one shard.
+#[derive(Debug, Default)]
+struct ShardState {
+    /// [`Hub::applied_bytes`] when the current or last round began, and the one before it.
+    began_at_bytes: [u64; 2],
+    write: Option<Writing>,
+}
+
+/// A write that is under way.
+#[derive(Debug)]
+enum Writing {
+    Parts { chunks: Vec<(u16, StoredChunk)>, messages: Vec<MessageRef> },
+    Deletes(Vec<MessageRef>),
+    Hub(Offset),
+}
+
+#[derive(Debug)]
+struct Round {
+    /// The lowest of the shards that have begun.
+    hub: Option<(Offset, HubCheckpoint)>,
+    /// V of each chunk that was visited.
+    visited: Vec<Option<Offset>>,
+    /// Names up to the end of the round before that sessions keep.
+    kept: BTreeSet<MessageRef>,
+    shards: Vec<Progress>,
+}
+
+#[derive(Debug, Default)]
+struct Progress {
+    has_begun: bool,
+    /// Chunks that were visited.
+    visited: usize,
+    to_copy: VecDeque<Arc<SharedMessage>>,
+    is_done: bool,
+}
+
+impl Stored {
+    /// A store without a checkpoint: as good as one with empty chunks.
+    pub fn nothing() -> Self {
+        let empty = StoredChunk::of(&ChunkCheckpoint::default().encode());
+        Self { chunks: vec![empty; usize::from(CHUNKS)], messages: BTreeMap::new() }
+    }
+
+    /// Takes note of a chunk that is there.
+    pub fn note_chunk(&mut self, chunk: u16, bytes: &[u8]) {
+        if let Some(known) = self.chunks.get_mut(usize::from(chunk)) {
+            *known = StoredChunk::of(bytes);
+        }
+    }
+
+    /// Takes note of a copy that is there.
+    pub fn note_message(&mut self, name: MessageRef) {
+        self.messages.insert(name, true);
+    }
+}
+
+impl StoredChunk {
+    fn of(bytes: &[u8]) -> Self {
+        Self { hash: Some(xxh3_128(bytes)), bytes: bytes.len() as u64 }
+    }
+}
+
+impl Checkpointer {
+    pub(super) fn new(
+        shards: u16,
+        bounds: CheckpointBounds,
+        applied: Option<Offset>,
+        stored: Stored,
+    ) -> Self {
+        Self {
+            bounds,
+            stored,
+            applied,
+            shards: (0..shards).map(|_| ShardState::default()).collect(),
+            round: None,
+            rests_since: None,
+            retry_at: None,
+            has_old_log: applied.is_some(),
+        }
+    }
+
+    /// Takes a step of a shard, between two of its turns. It does no more than the bounds say, but one chunk or message
+    /// is not divided.
+    pub fn step(&mut self, now: Time, hub: &Hub) -> Step {
+        self.rests_since.get_or_insert(now);
+        let index = usize::from(hub.shard().index);
+        if !hub.is_caught_up() || self.shards.get(index).is_none_or(|shard| shard.write.is_some()) {
+            return Step::Idle;
+        }
+        if self.round.is_none() {
+            if !self.is_due(now, hub) {
+                return Step::Idle;
+            }
+            self.round = Some(Round::new(self.shards.len()));
+        }
+        let Some(round) = &mut self.round else { return Step::Idle };
+        if !round.shards[index].has_begun {
+            round.begin(index, hub);
+            let [this, _] = self.shards[index].began_at_bytes;
+            self.shards[index].began_at_bytes = [hub.applied_bytes(), this];
+        }
+        if !round.shards[index].is_done {
+            return self.visit(index, hub);
+        }
+        let is_alone = self.shards.iter().all(|shard| shard.write.is_none());
+        if is_alone && round.shards.iter().all(|progress| progress.is_done) {
+            return self.finish(index);
+        }
+        Step::Idle
+    }
+
+    /// A write of a shard has succeeded or failed. Returns how far the log may be trimmed, if further than before: records
+    /// before this offset are not needed any more.
+    pub fn written(&mut self, now: Time, shard: u16, is_stored: bool) -> Option<Offset> {
+        let writing = self.shards.get_mut(usize::from(shard))?.write.take()?;
+        if !is_stored {
+            self.round = None;
+            self.retry_at = Some(now.plus_ms(self.bounds.retry_ms));
+        }
+        match writing {
+            Writing::Parts { chunks, messages } => {
+                for (chunk, written) in chunks {
+                    let hash = written.hash.filter(|_| is_stored);
+                    self.stored.chunks[usize::from(chunk)] = StoredChunk { hash, ..written };
+                }
+                for name in messages {
+                    self.stored.messages.insert(name, is_stored);
+                }
+                None
+            }
+            Writing::Deletes(names) => {
+                for name in names {
+                    if is_stored {
+                        self.stored.messages.remove(&name);
+                    } else {
+                        self.stored.messages.insert(name, false);
+                    }
+                }
+                None
+            }
+            Writing::Hub(applied) if is_stored => {
+                self.round = None;
+                self.rests_since = Some(now);
+                self.has_old_log = false;
+                let trimmed = self.applied.replace(applied);
+                let trimmed = if is_on(Mutation::TrimmedByOneRoundMore) { Some(applied) } else { trimmed };
+                trimmed.map(|last| Offset(last.0 + 1))
+            }
+            Writing::Hub(_) => None,
+        }
+    }
+
+    /// When a step may have something to do although nothing happened meanwhile.
+    pub fn poll_timeout(&self, hub: &Hub) -> Option<Time> {
+        if self.round.is_some() || !hub.is_caught_up() {
+            return None;
+        }
+        let since = self.rests_since.filter(|_| self.holds_much(hub))?;
+        let at = since.plus_ms(self.bounds.rest_ms);
+        Some(self.retry_at.map_or(at, |retry_at| retry_at.max(at)))
+    }
+
+    fn is_due(&self, now: Time, hub: &Hub) -> bool {
+        if self.retry_at.is_some_and(|at| now < at) {
+            return false;
+        }
+        let has_rested = self.rests_since.is_some_and(|since| now >= since.plus_ms(self.bounds.rest_ms));
+        let [last, _] = self.began_at_bytes(hub);
+        let whole = self.state_bytes().saturating_mul(self.bounds.log_bytes_per_state_byte);
+        let has_grown = hub.applied_bytes() - last >= self.bounds.log_bytes_min.max(whole);
+        has_grown || (has_rested && self.holds_much(hub))
+    }
+
+    /// Whether the log holds more than a hub at rest should.
+    fn holds_much(&self, hub: &Hub) -> bool {
+        let [_, before] = self.began_at_bytes(hub);
+        let held = hub.applied_bytes() - before;
+        self.has_old_log || held > self.bounds.rest_log_bytes_min.max(self.state_bytes())
+    }
+
+    fn began_at_bytes(&self, hub: &Hub) -> [u64; 2] {
+        self.shards.get(usize::from(hub.shard().index)).map_or([0; 2], |shard| shard.began_at_bytes)
+    }
+
+    /// What a whole checkpoint takes, without copies of messages.
+    fn state_bytes(&self) -> u64 {
+        self.stored.chunks.iter().map(|chunk| chunk.bytes).sum()
+    }
+
+    /// Visits some chunks, or copies messages of those that were visited.
+    fn visit(&mut self, index: usize, hub: &Hub) -> Step {
+        let Self { bounds, stored, applied: before, shards, round: Some(round), .. } = self else {
+            return Step::Idle;
+        };
+        let (Some(applied), count) = (hub.applied(), shards.len()) else { return Step::Idle };
+        let progress = &mut round.shards[index];
+        let mut changes = Vec::new();
+        let mut bytes = 0;
+        let mut copied = Vec::new();
+        let mut saved = Vec::new();
+        while bytes < bounds.write_bytes {
+            let Some(message) = progress.to_copy.pop_front() else { break };
+            let copy = message.to_checkpoint().encode();
+            bytes += copy.len();
+            copied.push(message.name());
+            let key = CheckpointKey::Message(message.name());
+            changes.push(CheckpointChange::Save { key, covers: message.name().offset, bytes: copy });
+        }
+        let chunks = (index..usize::from(CHUNKS)).step_by(count).skip(progress.visited);
+        for chunk in chunks.take(bounds.step_chunks) {
+            if bytes >= bounds.write_bytes || !progress.to_copy.is_empty() {
+                break;
+            }
+            progress.visited += 1;
+            round.visited[chunk] = Some(applied);
+            let chunk = chunk as u16;
+            for message in before.map(|before| hub.messages_of(chunk, before)).unwrap_or_default() {
+                let name = message.name();
+                let has_copy = stored.messages.get(&name) == Some(&true) || is_on(Mutation::CopySkipped);
+                if round.kept.insert(name) && !has_copy {
+                    stored.messages.insert(name, false);
+                    progress.to_copy.push_back(message);
+                }
+            }
+            let encoded = hub.chunk_to_checkpoint(chunk).encode();
+            let now_there = StoredChunk::of(&encoded);
+            let known = stored.chunks[usize::from(chunk)];
+            let is_same = known.hash == now_there.hash;
+            if is_same || (is_on(Mutation::ChunkTakenForClean) && known.bytes > 1) {
+                continue;
+            }
+            bytes += encoded.len();
+            saved.push((chunk, now_there));
+            let key = CheckpointKey::Chunk(chunk);
+            changes.push(CheckpointChange::Save { key, covers: applied, bytes: encoded });
+        }
+        let chunks = (usize::from(CHUNKS) - index).div_ceil(count);
+        progress.is_done = progress.visited == chunks && progress.to_copy.is_empty();
+        if changes.is_empty() {
+            return Step::More;
+        }
+        shards[index].write = Some(Writing::Parts { chunks: saved, messages: copied });
+        Step::Write(changes)
+    }
+
+    /// Everything of the round but the last part is stored.
+    fn finish(&mut self, index: usize) -> Step {
+        let Some(round) = &mut self.round else { return Step::Idle };
+        let all = self.stored.messages.keys();
+        let stale: Vec<_> =
+            all.filter(|name| !round.kept.contains(name)).take(DELETES_MAX).copied().collect();
+        if !stale.is_empty() {
+            let delete = |name: &MessageRef| CheckpointChange::Delete { key: CheckpointKey::Message(*name) };
+            let changes = stale.iter().map(delete).collect();
+            self.shards[index].write = Some(Writing::Deletes(stale));
+            return Step::Write(changes);
+        }
+        let Some((applied, mut hub)) = round.hub.take() else { return Step::Idle };
+        hub.covers = round.visited.iter().map(|visited| visited.unwrap_or(applied)).collect();
+        let bytes = hub.encode(applied);
+        self.shards[index].write = Some(Writing::Hub(applied));
+        Step::Write(vec![CheckpointChange::Save { key: CheckpointKey::Hub, covers: applied, bytes }])
+    }
+}
+
+impl Round {
+    fn new(shards: usize) -> Self {
+        Self {
+            hub: None,
+            visited: vec![None; usize::from(CHUNKS)],
+            kept: BTreeSet::new(),
+            shards: (0..shards).map(|_| Progress::default()).collect(),
+        }
+    }
+
+    fn begin(&mut self, index: usize, hub: &Hub) {
+        self.shards[index].has_begun = true;
+        let Some((applied, state)) = hub.to_checkpoint() else { return };
+        if self.hub.as_ref().is_none_or(|(lowest, _)| applied < *lowest) {
+            self.hub = Some((applied, state));
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Random logs.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use proptest::option;
+use proptest::prelude::*;
+use proptest::sample::{Index, select};
+
+use super::super::*;
+use super::harness::group;
+use crate::log::{AckKey, Body, EndReason, Fingerprint, Opened, Permission, Published};
+use crate::wire::{Metadata, Payload, PayloadKind, Subprotocol, Upstream};
+
+pub(super) const SESSIONS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+pub(super) const GROUPS: [&str; 3] = ["g", "h", "i"];
+
+pub(super) type Log = Vec<Arc<Record>>;
+
+#[derive(Debug, Clone)]
+pub(super) enum Step {
+    Open(&'static str, Subprotocol, Vec<&'static str>),
+    Join(&'static str, Vec<&'static str>),
+    Leave(&'static str, Vec<&'static str>),
+    Publish(Option<&'static str>, Vec<&'static str>, bool),
+    ChangeRule(&'static str, bool),
+    SequenceAck(&'static str, u64),
+    End(&'static str),
+    Boot,
+    /// A retried append has happened twice.
+    Twin(Index),
+    /// A proposal whose outcome stays unknown for long.
+    Doubt,
+}
+
+pub(super) fn step() -> impl Strategy<Value = Step> {
+    let session = || select(SESSIONS.to_vec());
+    let groups = || prop::sample::subsequence(GROUPS.to_vec(), 1..=3);
+    let subprotocol = select(vec![Subprotocol::JsonReliable, Subprotocol::JsonReliable, Subprotocol::Json]);
+    prop_oneof![
+        4 => (session(), subprotocol, prop::sample::subsequence(GROUPS.to_vec(), 0..=2))
+            .prop_map(|(id, subprotocol, groups)| Step::Open(id, subprotocol, groups)),
+        4 => (session(), groups()).prop_map(|(id, groups)| Step::Join(id, groups)),
+        2 => (session(), groups()).prop_map(|(id, groups)| Step::Leave(id, groups)),
+        12 => (option::weighted(0.8, session()), groups(), any::<bool>())
+            .prop_map(|(id, groups, no_echo)| Step::Publish(id, groups, no_echo)),
+        1 => (session(), any::<bool>()).prop_map(|(id, allow)| Step::ChangeRule(id, allow)),
+        2 => (session(), 0u64..500).prop_map(|(id, sequence_id)| Step::SequenceAck(id, sequence_id)),
+        1 => session().prop_map(Step::End),
+        1 => Just(Step::Boot),
+        4 => any::<Index>().prop_map(Step::Twin),
+        1 => Just(Step::Doubt),
+    ]
+}
+
+/// Writes a log as proposers do: each key is new or a twin's, and says what was known when it was made.
+pub(super) struct LogWriter {
+    pub log: Log,
+    /// The current boot.
+    pub boot: BootId,
+    ack_window_ids: u32,
+    proposers: [Proposer; 2],
+    opened: BTreeSet<&'static str>,
+    first_of_boot: usize,
+    steps: u64,
+}
+
+impl LogWriter {
+    pub fn new(ack_window_ids: u32) -> Self {
+        Self {
+            log: Vec::new(),
+            boot: BootId(1),
+            ack_window_ids,
+            proposers: [Proposer::new(BootId(1), 0), Proposer::new(BootId(1), 1)],
+            opened: BTreeSet::new(),
+            first_of_boot: 0,
+            steps: 0,
+        }
+    }
+
+    pub fn write(mut self, steps: &[Step]) -> Log {
+        steps.iter().for_each(|step| self.take(step));
+        self.log
+    }
+
+    /// Appends at most one record.
+    pub fn take(&mut self, step: &Step) {
+        let n = self.steps;
+        self.steps += 1;
+        let id = |id: &str| ConnectionId::new(id);
+        let groups = |names: &[&str]| names.iter().map(|name| group(name)).collect::<Vec<_>>();
+        let mut sequence_ack = None;
+        let (ack, body) = match step {
+            // A connection id is never used again.
+            Step::Open(name, ..) if !self.opened.insert(*name) => return,
+            Step::Open(name, subprotocol, names) => (
+                false,
+                Body::Opened(Opened {
+                    connection_id: id(name),
+                    user_id: None,
+                    subprotocol: *subprotocol,
+                    roles: vec!["webpubsub.joinLeaveGroups.x*".to_owned()],
+                    groups: groups(names),
+                    ack_window_ids: self.ack_window_ids,
+                    retention_seconds: 60,
+                }),
+            ),
+            Step::Join(name, names) => {
+                (true, Body::Joined { connection_id: id(name), groups: groups(names) })
+            }
+            Step::Leave(name, names) => (true, Body::Left { connection_id: id(name), groups: groups(names) }),
+            Step::Publish(publisher, names, no_echo) => (
+                publisher.is_some(),
+                Body::Published(Published {
+                    publisher: publisher.map(id),
+                    user_id: None,
+                    groups: groups(names),
+                    no_echo: *no_echo,
+                    ttl_seconds: 0,
+                    payload: Payload { kind: PayloadKind::Text, bytes: format!("m{n}").into() },
+                    metadata: Metadata::default(),
+                }),
+            ),
+            Step::ChangeRule(name, allow) => {
+                let (connection_id, permission, group) =
+                    (id(name), Permission::SendToGroup, group(GROUPS[0]));
+                let granted =
+                    Body::Granted { connection_id: connection_id.clone(), permission, group: group.clone() };
+                (false, if *allow { granted } else { Body::Revoked { connection_id, permission, group } })
+            }
+            Step::SequenceAck(name, sequence_id) => {
+                sequence_ack = Some(*sequence_id);
+                (false, Body::Left { connection_id: id(name), groups: groups(&["elsewhere"]) })
+            }
+            Step::End(name) => (false, Body::Ended { connection_id: id(name), reason: EndReason::Expired }),
+            Step::Boot => {
+                self.boot = BootId(self.boot.0 + 1);
+                self.first_of_boot = self.log.len();
+                self.proposers = [Proposer::new(self.boot, 0), Proposer::new(self.boot, 1)];
+                return self.log.push(Arc::new(Hub::booted(self.boot, Time(n))));
+            }
+            // Nothing of an earlier boot arrives after a boot.
+            Step::Twin(_) if self.log.len() == self.first_of_boot => return,
+            Step::Twin(which) => {
+                let first = self.first_of_boot;
+                return self.log.push(Arc::clone(&self.log[first + which.index(self.log.len() - first)]));
+            }
+            Step::Doubt => {
+                self.proposers[n as usize % 2].next(Time(n), None);
+                return;
+            }
+        };
+        let fingerprint = Fingerprint::of(&Upstream::JoinGroup { group: group("g"), ack_id: Some(n) });
+        let ack = ack.then_some(AckKey { ack_id: n, fingerprint });
+        let proposer = &mut self.proposers[n as usize % 2];
+        let (key, time) = proposer.next(Time(n), ack);
+        proposer.settle(key.boot.counter);
+        self.log.push(Arc::new(Record { key, time, sequence_ack, body }));
+    }
+}

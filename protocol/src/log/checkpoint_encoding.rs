@@ -1,0 +1,384 @@
+//! The stable encoding of checkpoints.
+//!
+//! ```text
+//! byte 0     format version, now 1
+//! byte 1..   one protobuf message: `HubV1`, `ChunkV1` or `MessageV1`, as the key says; field numbers are never reused
+//! ```
+//! Sequences of numbers hold the differences from one to the next: sequence ids, offsets and ack ids mostly grow by
+//! little, so that a waiting message takes two to five bytes.
+//!
+//! A reader refuses a version or an enumeration value that it does not know, and what does not fit together: a session
+//! that is restored in part would give sequence ids to other messages than before.
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use super::checkpoint::{
+    AppliedAppends, CHUNKS, ChunkCheckpoint, HubCheckpoint, MessageCheckpoint, MessageRef, RulesCheckpoint,
+    SequenceIdsCheckpoint, SessionCheckpoint,
+};
+use super::encoding::{
+    MetadataEntryV1, group_names, kind_number, kind_of, metadata_entries, metadata_of, reason_number,
+    reason_of, subprotocol_number, subprotocol_of, texts,
+};
+use super::{AckKey, BootId, Fingerprint, Offset, RecordError, Time};
+use crate::wire::{ConnectionId, GroupName, Message, Payload, Sender, UserId};
+
+/// The version that this build writes.
+pub const CHECKPOINT_VERSION: u8 = 1;
+
+/// Why stored bytes are not a checkpoint that this build knows.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CheckpointError {
+    /// Nothing at all.
+    #[error("an empty checkpoint")]
+    Empty,
+    /// Written by another version.
+    #[error("checkpoint version {0} is unknown; this build reads version {CHECKPOINT_VERSION}")]
+    UnknownVersion(u8),
+    /// The bytes are no checkpoint of their version.
+    #[error("a damaged checkpoint: {0}")]
+    Damaged(String),
+    /// A required part is missing, has a value that this build does not know, or does not fit to another.
+    #[error("a checkpoint without a valid {0}")]
+    Invalid(&'static str),
+    /// It covers records that the log does not have: it belongs to another log, or the log has lost its end.
+    #[error("a checkpoint that covers more than the log holds")]
+    AheadOfLog,
+    /// A message that a session keeps is neither in the log nor in a copy.
+    #[error("a message that a checkpoint names is missing")]
+    MissingMessage,
+}
+
+impl HubCheckpoint {
+    /// Its stored bytes; `applied` is the offset that it covers.
+    pub fn encode(&self, applied: Offset) -> Bytes {
+        let proposers = self.proposers.iter().map(|proposer| ProposerV1 {
+            boot_high: (proposer.boot.0 >> 64) as u64,
+            boot_low: proposer.boot.0 as u64,
+            shard: u32::from(proposer.shard),
+            settled_below: proposer.settled_below,
+            counters: differences(proposer.counters.iter().copied()),
+        });
+        encode(&HubV1 {
+            time: self.time.0,
+            proposers: proposers.collect(),
+            // The chunks' offsets lie a little above the hub's, in no order.
+            covers: self.covers.iter().map(|covers| covers.0.wrapping_sub(applied.0)).collect(),
+        })
+    }
+
+    /// Reads one that covers the log up to `applied`.
+    pub fn decode(stored: Bytes, applied: Offset) -> Result<Self, CheckpointError> {
+        let stored: HubV1 = decode(stored)?;
+        let proposers = stored.proposers.iter().map(|proposer| {
+            Ok(AppliedAppends {
+                boot: BootId(u128::from(proposer.boot_high) << 64 | u128::from(proposer.boot_low)),
+                shard: u16::try_from(proposer.shard).map_err(|_| CheckpointError::Invalid("shard"))?,
+                settled_below: proposer.settled_below,
+                counters: sums(&proposer.counters).collect(),
+            })
+        });
+        if stored.covers.len() != usize::from(CHUNKS) {
+            return Err(CheckpointError::Invalid("list of chunks"));
+        }
+        Ok(Self {
+            time: Time(stored.time),
+            proposers: proposers.collect::<Result<_, CheckpointError>>()?,
+            covers: stored.covers.iter().map(|covers| Offset(covers.wrapping_add(applied.0))).collect(),
+        })
+    }
+}
+
+impl ChunkCheckpoint {
+    /// Its stored bytes.
+    pub fn encode(&self) -> Bytes {
+        encode(&ChunkV1 { sessions: self.sessions.iter().map(SessionV1::from).collect() })
+    }
+
+    /// Reads one.
+    pub fn decode(stored: Bytes) -> Result<Self, CheckpointError> {
+        let stored: ChunkV1 = decode(stored)?;
+        let sessions = stored.sessions.into_iter().map(SessionCheckpoint::try_from);
+        Ok(Self { sessions: sessions.collect::<Result<_, _>>()? })
+    }
+}
+
+impl MessageCheckpoint {
+    /// Its stored bytes.
+    pub fn encode(&self) -> Bytes {
+        let Message { sender, payload, metadata } = &self.message;
+        let (group, user_id) = match sender {
+            Sender::Group { group, user_id } => (Some(group.to_string()), user_id.as_ref()),
+            Sender::Server => (None, None),
+        };
+        encode(&MessageV1 {
+            group,
+            user_id: user_id.map(ToString::to_string),
+            payload_kind: kind_number(payload.kind),
+            payload: payload.bytes.clone(),
+            metadata: metadata_entries(metadata),
+            expires_at: self.expires_at.map(|at| at.0),
+        })
+    }
+
+    /// Reads one; payload bytes are shared with `stored`, not copied.
+    pub fn decode(stored: Bytes) -> Result<Self, CheckpointError> {
+        let stored: MessageV1 = decode(stored)?;
+        let sender = match &stored.group {
+            Some(group) => {
+                let group = GroupName::new(group).map_err(|_| CheckpointError::Invalid("group"))?;
+                Sender::Group { group, user_id: stored.user_id.as_deref().map(UserId::new) }
+            }
+            None => Sender::Server,
+        };
+        let kind = kind_of(stored.payload_kind).ok_or(CheckpointError::Invalid("payload kind"))?;
+        let payload = Payload { kind, bytes: stored.payload };
+        let message = Message { sender, payload, metadata: metadata_of(&stored.metadata)? };
+        Ok(Self { message, expires_at: stored.expires_at.map(Time) })
+    }
+}
+
+fn encode(message: &impl prost::Message) -> Bytes {
+    let mut out = BytesMut::with_capacity(1 + message.encoded_len());
+    out.put_u8(CHECKPOINT_VERSION);
+    message.encode_raw(&mut out);
+    out.freeze()
+}
+
+fn decode<M: prost::Message + Default>(stored: Bytes) -> Result<M, CheckpointError> {
+    match stored.first() {
+        None => Err(CheckpointError::Empty),
+        Some(&CHECKPOINT_VERSION) => {
+            M::decode(stored.slice(1..)).map_err(|error| CheckpointError::Damaged(error.to_string()))
+        }
+        Some(&version) => Err(CheckpointError::UnknownVersion(version)),
+    }
+}
+
+impl From<RecordError> for CheckpointError {
+    fn from(error: RecordError) -> Self {
+        match error {
+            RecordError::Invalid(what) => Self::Invalid(what),
+            other => Self::Damaged(other.to_string()),
+        }
+    }
+}
+
+/// Each number as its difference from the one before, the first from 0; any sequence comes back.
+fn differences(numbers: impl Iterator<Item = u64>) -> Vec<u64> {
+    let mut before = 0;
+    numbers.map(|number| number.wrapping_sub(std::mem::replace(&mut before, number))).collect()
+}
+
+fn sums(differences: &[u64]) -> impl Iterator<Item = u64> {
+    differences.iter().scan(0u64, |sum, difference| {
+        *sum = sum.wrapping_add(*difference);
+        Some(*sum)
+    })
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct HubV1 {
+    #[prost(uint64, tag = "1")]
+    time: u64,
+    #[prost(message, repeated, tag = "2")]
+    proposers: Vec<ProposerV1>,
+    #[prost(uint64, repeated, tag = "3")]
+    covers: Vec<u64>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ProposerV1 {
+    #[prost(fixed64, tag = "1")]
+    boot_high: u64,
+    #[prost(fixed64, tag = "2")]
+    boot_low: u64,
+    #[prost(uint32, tag = "3")]
+    shard: u32,
+    #[prost(uint64, tag = "4")]
+    settled_below: u64,
+    #[prost(uint64, repeated, tag = "5")]
+    counters: Vec<u64>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ChunkV1 {
+    #[prost(message, repeated, tag = "1")]
+    sessions: Vec<SessionV1>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct SessionV1 {
+    #[prost(string, tag = "1")]
+    connection_id: String,
+    #[prost(string, optional, tag = "2")]
+    user_id: Option<String>,
+    #[prost(uint32, tag = "3")]
+    subprotocol: u32,
+    #[prost(message, optional, tag = "4")]
+    join_leave: Option<RulesV1>,
+    #[prost(message, optional, tag = "5")]
+    send: Option<RulesV1>,
+    #[prost(string, repeated, tag = "6")]
+    groups: Vec<String>,
+    #[prost(uint32, tag = "7")]
+    ack_window_ids: u32,
+    #[prost(sint64, repeated, tag = "8")]
+    executed_ack_ids: Vec<i64>,
+    #[prost(fixed64, repeated, tag = "9")]
+    executed_fingerprints: Vec<u64>,
+    #[prost(uint32, tag = "10")]
+    retention_seconds: u32,
+    #[prost(uint64, tag = "11")]
+    last_sequence_id: u64,
+    #[prost(uint32, tag = "12")]
+    deliveries_since_jump: u32,
+    #[prost(uint64, tag = "13")]
+    payload_bytes_since_jump: u64,
+    #[prost(uint64, repeated, tag = "14")]
+    unacknowledged_ids: Vec<u64>,
+    #[prost(uint64, repeated, tag = "15")]
+    unacknowledged_offsets: Vec<u64>,
+    /// Empty when all are 0.
+    #[prost(uint32, repeated, tag = "16")]
+    unacknowledged_parts: Vec<u32>,
+    /// 0 for none.
+    #[prost(uint32, tag = "17")]
+    ending: u32,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct RulesV1 {
+    #[prost(bool, tag = "1")]
+    all: bool,
+    #[prost(string, repeated, tag = "2")]
+    patterns: Vec<String>,
+    #[prost(string, repeated, tag = "3")]
+    allowed: Vec<String>,
+    #[prost(string, repeated, tag = "4")]
+    denied: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct MessageV1 {
+    /// The application sent it when there is none.
+    #[prost(string, optional, tag = "1")]
+    group: Option<String>,
+    #[prost(string, optional, tag = "2")]
+    user_id: Option<String>,
+    #[prost(uint32, tag = "3")]
+    payload_kind: u32,
+    #[prost(bytes = "bytes", tag = "4")]
+    payload: Bytes,
+    #[prost(message, repeated, tag = "5")]
+    metadata: Vec<MetadataEntryV1>,
+    #[prost(uint64, optional, tag = "6")]
+    expires_at: Option<u64>,
+}
+
+impl From<&SessionCheckpoint> for SessionV1 {
+    fn from(session: &SessionCheckpoint) -> Self {
+        let executed_ids = differences(session.executed.iter().map(|ack| ack.ack_id));
+        let messages = || session.unacknowledged.iter().map(|(_, message)| message);
+        let has_parts = messages().any(|message| message.part > 0);
+        Self {
+            connection_id: session.connection_id.to_string(),
+            user_id: session.user_id.as_ref().map(ToString::to_string),
+            subprotocol: subprotocol_number(session.subprotocol),
+            join_leave: RulesV1::unless_empty(&session.join_leave),
+            send: RulesV1::unless_empty(&session.send),
+            groups: texts(&session.groups),
+            ack_window_ids: session.ack_window_ids,
+            executed_ack_ids: executed_ids.into_iter().map(|difference| difference as i64).collect(),
+            executed_fingerprints: session.executed.iter().map(|ack| ack.fingerprint.to_log()).collect(),
+            retention_seconds: session.retention_seconds,
+            last_sequence_id: session.sequence_ids.last,
+            deliveries_since_jump: session.sequence_ids.deliveries,
+            payload_bytes_since_jump: session.sequence_ids.payload_bytes,
+            unacknowledged_ids: differences(session.unacknowledged.iter().map(|(id, _)| *id)),
+            unacknowledged_offsets: differences(messages().map(|message| message.offset.0)),
+            unacknowledged_parts: messages().map(|message| message.part).filter(|_| has_parts).collect(),
+            ending: session.ending.map_or(0, reason_number),
+        }
+    }
+}
+
+impl RulesV1 {
+    fn unless_empty(rules: &RulesCheckpoint) -> Option<Self> {
+        (*rules != RulesCheckpoint::default()).then(|| Self {
+            all: rules.all,
+            patterns: rules.patterns.clone(),
+            allowed: texts(&rules.allowed),
+            denied: texts(&rules.denied),
+        })
+    }
+
+    fn read(stored: Option<Self>) -> Result<RulesCheckpoint, CheckpointError> {
+        let Self { all, patterns, allowed, denied } = stored.unwrap_or_default();
+        Ok(RulesCheckpoint { all, patterns, allowed: group_names(&allowed)?, denied: group_names(&denied)? })
+    }
+}
+
+impl TryFrom<SessionV1> for SessionCheckpoint {
+    type Error = CheckpointError;
+
+    fn try_from(stored: SessionV1) -> Result<Self, CheckpointError> {
+        let executed = stored.executed()?;
+        let unacknowledged = stored.unacknowledged()?;
+        Ok(Self {
+            connection_id: ConnectionId::new(&stored.connection_id),
+            user_id: stored.user_id.as_deref().map(UserId::new),
+            subprotocol: subprotocol_of(stored.subprotocol).ok_or(CheckpointError::Invalid("subprotocol"))?,
+            groups: group_names(&stored.groups)?,
+            ack_window_ids: stored.ack_window_ids,
+            executed,
+            retention_seconds: stored.retention_seconds,
+            sequence_ids: SequenceIdsCheckpoint {
+                last: stored.last_sequence_id,
+                deliveries: stored.deliveries_since_jump,
+                payload_bytes: stored.payload_bytes_since_jump,
+            },
+            unacknowledged,
+            ending: match stored.ending {
+                0 => None,
+                number => Some(reason_of(number).ok_or(CheckpointError::Invalid("reason"))?),
+            },
+            join_leave: RulesV1::read(stored.join_leave)?,
+            send: RulesV1::read(stored.send)?,
+        })
+    }
+}
+
+impl SessionV1 {
+    fn executed(&self) -> Result<Vec<AckKey>, CheckpointError> {
+        let ids: Vec<u64> = self.executed_ack_ids.iter().map(|difference| *difference as u64).collect();
+        if ids.len() != self.executed_fingerprints.len() || ids.len() > self.ack_window_ids as usize {
+            return Err(CheckpointError::Invalid("ack window"));
+        }
+        let pairs = sums(&ids).zip(&self.executed_fingerprints);
+        let keys =
+            pairs.map(|(ack_id, stored)| AckKey { ack_id, fingerprint: Fingerprint::from_log(*stored) });
+        Ok(keys.collect())
+    }
+
+    fn unacknowledged(&self) -> Result<Vec<(u64, MessageRef)>, CheckpointError> {
+        let count = self.unacknowledged_ids.len();
+        let parts = self.unacknowledged_parts.len();
+        if self.unacknowledged_offsets.len() != count || (parts != 0 && parts != count) {
+            return Err(CheckpointError::Invalid("list of messages"));
+        }
+        let offsets = sums(&self.unacknowledged_offsets);
+        let parts = self.unacknowledged_parts.iter().copied().chain(std::iter::repeat(0));
+        let messages = offsets.zip(parts).map(|(offset, part)| MessageRef { offset: Offset(offset), part });
+        let all: Vec<_> = sums(&self.unacknowledged_ids).zip(messages).collect();
+        let is_ascending = all.is_sorted_by(|(id, _), (next, _)| id < next);
+        if !is_ascending || all.last().is_some_and(|(id, _)| *id > self.last_sequence_id) {
+            return Err(CheckpointError::Invalid("sequence id"));
+        }
+        Ok(all)
+    }
+}
+
+#[cfg(test)]
+#[path = "checkpoint_encoding_tests.rs"]
+mod tests;

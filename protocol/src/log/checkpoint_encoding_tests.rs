@@ -1,0 +1,247 @@
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use super::*;
+use crate::log::EndReason;
+use crate::wire::{Metadata, PayloadKind, Subprotocol, Upstream};
+
+proptest! {
+    #[test]
+    fn chunks_come_back(sessions in vec(session(), 0..4)) {
+        let chunk = ChunkCheckpoint { sessions };
+        prop_assert_eq!(ChunkCheckpoint::decode(chunk.encode()), Ok(chunk));
+    }
+
+    #[test]
+    fn hubs_come_back(hub in hub(), applied in any::<u64>()) {
+        prop_assert_eq!(HubCheckpoint::decode(hub.encode(Offset(applied)), Offset(applied)), Ok(hub));
+    }
+
+    #[test]
+    fn messages_come_back_and_share_their_payload(message in message()) {
+        let stored = message.encode();
+        let read = MessageCheckpoint::decode(stored.clone()).unwrap();
+        let payload = &read.message.payload.bytes;
+        prop_assert!(payload.is_empty() || stored.as_ptr_range().contains(&payload.as_ptr()));
+        prop_assert_eq!(read, message);
+    }
+
+    #[test]
+    fn any_bytes_are_a_checkpoint_or_an_error(mut bytes in vec(any::<u8>(), 0..200), is_version_1 in any::<bool>()) {
+        if let Some(version) = bytes.first_mut().filter(|_| is_version_1) {
+            *version = CHECKPOINT_VERSION;
+        }
+        let stored = Bytes::from(bytes);
+        if let Ok(chunk) = ChunkCheckpoint::decode(stored.clone()) {
+            prop_assert_eq!(ChunkCheckpoint::decode(chunk.encode()), Ok(chunk));
+        }
+        if let Ok(message) = MessageCheckpoint::decode(stored.clone()) {
+            prop_assert_eq!(MessageCheckpoint::decode(message.encode()), Ok(message));
+        }
+        prop_assert!(HubCheckpoint::decode(stored, Offset(7)).is_err(), "it has less than a byte for each chunk");
+    }
+
+    #[test]
+    fn a_damaged_chunk_is_a_chunk_or_an_error(
+        session in session(),
+        at in any::<prop::sample::Index>(),
+        flipped in 1u8..,
+    ) {
+        let mut stored = ChunkCheckpoint { sessions: vec![session] }.encode().to_vec();
+        let at = at.index(stored.len());
+        stored[at] ^= flipped;
+        let read = ChunkCheckpoint::decode(stored.into());
+        if at == 0 {
+            prop_assert_eq!(read, Err(CheckpointError::UnknownVersion(CHECKPOINT_VERSION ^ flipped)));
+        } else if let Ok(read) = read {
+            prop_assert_eq!(ChunkCheckpoint::decode(read.encode()), Ok(read));
+        }
+    }
+}
+
+fn group() -> impl Strategy<Value = GroupName> {
+    select(vec!["a", "gruppe-ü", "*"]).prop_map(|name| GroupName::new(name).unwrap())
+}
+
+fn rules() -> impl Strategy<Value = RulesCheckpoint> {
+    (any::<bool>(), vec("[a-z*?.]{1,9}", 0..3), vec(group(), 0..3), vec(group(), 0..3))
+        .prop_map(|(all, patterns, allowed, denied)| RulesCheckpoint { all, patterns, allowed, denied })
+}
+
+fn session() -> impl Strategy<Value = SessionCheckpoint> {
+    let subprotocol = select(vec![
+        Subprotocol::Json,
+        Subprotocol::JsonReliable,
+        Subprotocol::Raw,
+        Subprotocol::Protobuf,
+        Subprotocol::ProtobufReliable,
+    ]);
+    let ending = option::of(select(vec![
+        EndReason::ClientClosed,
+        EndReason::ProtocolViolation,
+        EndReason::OutboxFull,
+        EndReason::Expired,
+        EndReason::Shed,
+        EndReason::ClosedByApplication,
+    ]));
+    let identity = (any::<String>(), option::of(any::<String>()), subprotocol, ending);
+    let ack_ids = vec((any::<u64>(), any::<u64>()), 0..5);
+    let messages = vec((1u64..1 << 40, any::<u64>(), prop_oneof![Just(0u32), any::<u32>()]), 0..6);
+    (identity, rules(), rules(), vec(group(), 0..3), ack_ids, messages, any::<(u32, u32, u64)>()).prop_map(
+        |((id, user_id, subprotocol, ending), join_leave, send, groups, ack_ids, messages, numbers)| {
+            let mut last = 0;
+            let unacknowledged = messages.into_iter().map(|(step, offset, part)| {
+                last += step;
+                (last, MessageRef { offset: Offset(offset), part })
+            });
+            let unacknowledged: Vec<_> = unacknowledged.collect();
+            let executed = ack_ids.into_iter().map(|(ack_id, of)| {
+                let group = GroupName::new(&format!("g{of}")).unwrap();
+                let fingerprint = Fingerprint::of(&Upstream::JoinGroup { group, ack_id: None });
+                AckKey { ack_id, fingerprint }
+            });
+            let (deliveries, retention_seconds, payload_bytes) = numbers;
+            SessionCheckpoint {
+                connection_id: ConnectionId::new(&id),
+                user_id: user_id.as_deref().map(UserId::new),
+                subprotocol,
+                join_leave,
+                send,
+                groups,
+                ack_window_ids: 5,
+                executed: executed.collect(),
+                retention_seconds,
+                sequence_ids: SequenceIdsCheckpoint { last, deliveries, payload_bytes },
+                unacknowledged,
+                ending,
+            }
+        },
+    )
+}
+
+fn hub() -> impl Strategy<Value = HubCheckpoint> {
+    let proposer = (any::<u128>(), any::<u16>(), any::<u64>(), vec(any::<u64>(), 0..4)).prop_map(
+        |(boot, shard, settled_below, counters)| AppliedAppends {
+            boot: BootId(boot),
+            shard,
+            settled_below,
+            counters,
+        },
+    );
+    let covers = vec(any::<u64>().prop_map(Offset), usize::from(CHUNKS));
+    (any::<u64>(), vec(proposer, 0..3), covers).prop_map(|(time, proposers, covers)| HubCheckpoint {
+        time: Time(time),
+        proposers,
+        covers,
+    })
+}
+
+fn message() -> impl Strategy<Value = MessageCheckpoint> {
+    let sender = prop_oneof![
+        Just(Sender::Server),
+        (group(), option::of(any::<String>()))
+            .prop_map(|(group, user)| Sender::Group { group, user_id: user.as_deref().map(UserId::new) }),
+    ];
+    let kinds = vec![PayloadKind::Text, PayloadKind::Json, PayloadKind::Binary, PayloadKind::Any];
+    let metadata = vec("[a-z]{1,8}", 0..3).prop_map(|keys| {
+        let mut metadata = Metadata::default();
+        // A key that stands twice is refused, and what is there stays.
+        for key in &keys {
+            let _ = metadata.insert(key, "value");
+        }
+        metadata
+    });
+    let expires_at = option::of(any::<u64>().prop_map(Time));
+    (sender, select(kinds), vec(any::<u8>(), 0..40), metadata, expires_at).prop_map(
+        |(sender, kind, bytes, metadata, expires_at)| {
+            let payload = Payload { kind, bytes: bytes.into() };
+            MessageCheckpoint { message: Message { sender, payload, metadata }, expires_at }
+        },
+    )
+}
+
+/// A session whose parts are all there, and its bytes as the module documents them.
+#[test]
+fn the_bytes_of_version_1_are_fixed() {
+    let group = |name: &str| GroupName::new(name).unwrap();
+    let session = SessionCheckpoint {
+        connection_id: ConnectionId::new("c1"),
+        user_id: Some(UserId::new("u")),
+        subprotocol: Subprotocol::JsonReliable,
+        join_leave: RulesCheckpoint { all: true, denied: vec![group("x")], ..RulesCheckpoint::default() },
+        send: RulesCheckpoint::default(),
+        groups: vec![group("g")],
+        ack_window_ids: 3,
+        executed: [(5, 1), (4, 2)]
+            .map(|(ack_id, stored)| AckKey { ack_id, fingerprint: Fingerprint::from_log(stored) })
+            .to_vec(),
+        retention_seconds: 60,
+        sequence_ids: SequenceIdsCheckpoint { last: 9, deliveries: 9, payload_bytes: 300 },
+        unacknowledged: [(8, 1000, 0), (9, 1001, 1)]
+            .map(|(id, offset, part)| (id, MessageRef { offset: Offset(offset), part }))
+            .to_vec(),
+        ending: Some(EndReason::Shed),
+    };
+    let fields: [&[u8]; 16] = [
+        &[0x0a, 2, b'c', b'1'],
+        &[0x12, 1, b'u'],
+        &[0x18, 2],
+        &[0x22, 5, 0x08, 1, 0x22, 1, b'x'],
+        &[0x32, 1, b'g'],
+        &[0x38, 3],
+        // Zigzag: 5, then 1 less.
+        &[0x42, 2, 10, 1],
+        &[0x4a, 16, 1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0],
+        &[0x50, 60],
+        &[0x58, 9],
+        &[0x60, 9],
+        &[0x68, 0xac, 0x02],
+        &[0x72, 2, 8, 1],
+        &[0x7a, 3, 0xe8, 0x07, 1],
+        &[0x82, 0x01, 2, 0, 1],
+        &[0x88, 0x01, 5],
+    ];
+    let fields = fields.concat();
+    let expected = [&[CHECKPOINT_VERSION, 0x0a, fields.len() as u8][..], &fields].concat();
+    assert_eq!(ChunkCheckpoint { sessions: vec![session] }.encode(), expected);
+}
+
+#[test]
+fn what_does_not_fit_together_is_refused() {
+    let base = SessionV1 {
+        subprotocol: 2,
+        ack_window_ids: 1,
+        last_sequence_id: 9,
+        unacknowledged_ids: vec![9],
+        unacknowledged_offsets: vec![1],
+        executed_ack_ids: vec![1],
+        executed_fingerprints: vec![1],
+        ..SessionV1::default()
+    };
+    let read = |session: SessionV1| ChunkCheckpoint::decode(encode(&ChunkV1 { sessions: vec![session] }));
+    assert!(read(base.clone()).is_ok());
+    for (broken, what) in [
+        (SessionV1 { subprotocol: 0, ..base.clone() }, "subprotocol"),
+        (SessionV1 { ack_window_ids: 0, ..base.clone() }, "ack window"),
+        (SessionV1 { executed_fingerprints: vec![], ..base.clone() }, "ack window"),
+        (SessionV1 { unacknowledged_offsets: vec![], ..base.clone() }, "list of messages"),
+        (SessionV1 { unacknowledged_parts: vec![1, 1], ..base.clone() }, "list of messages"),
+        (SessionV1 { last_sequence_id: 8, ..base.clone() }, "sequence id"),
+        (
+            SessionV1 { unacknowledged_ids: vec![9, 0], unacknowledged_offsets: vec![1, 1], ..base.clone() },
+            "sequence id",
+        ),
+        (SessionV1 { ending: 99, ..base.clone() }, "reason"),
+        (SessionV1 { groups: vec![String::new()], ..base }, "group"),
+    ] {
+        assert_eq!(read(broken), Err(CheckpointError::Invalid(what)));
+    }
+    let hub = HubCheckpoint { covers: vec![Offset(1); usize::from(CHUNKS) - 1], ..HubCheckpoint::default() };
+    assert_eq!(
+        HubCheckpoint::decode(hub.encode(Offset(1)), Offset(1)),
+        Err(CheckpointError::Invalid("list of chunks"))
+    );
+    assert_eq!(ChunkCheckpoint::decode(Bytes::new()), Err(CheckpointError::Empty));
+}
