@@ -51,7 +51,8 @@
 //! * **R11** *One fold.* Live, resume, restart and takeover use the same apply; the checker in the tests never does.
 //! * **R12** *Epoch.* A log has an epoch and a reconnection token names it. When history may have been lost the epoch
 //!   changes and old tokens are refused with 1008.
-//! * **R13** *Trim answers for it.* The log is never trimmed past what a live session still needs.
+//! * **R13** *Trim answers for it.* The log is never trimmed past what a live session still needs; the few messages that an
+//!   idle session still needs are copied into the checkpoint, so that it can't pin the log.
 
 pub mod client;
 pub mod hub;

@@ -167,7 +167,7 @@ impl World {
         let node = &mut self.hubs[hub];
         let state = &mut node.shards[shard];
         state.is_tail_scheduled = false;
-        let from = state.cursor.saturating_sub(again);
+        let from = state.cursor.saturating_sub(again).max(node.log.first());
         let to = readable.min(state.cursor + most);
         state.cursor = to;
         let records = node.log.read(from, to);

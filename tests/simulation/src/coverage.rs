@@ -53,6 +53,15 @@ paths! {
     BootInDoubt = "boot record in doubt",
     ReadAgain = "records read again",
     Twin = "twin passed over",
+    // Checkpoints.
+    CheckpointFailed = "write of checkpoints failed",
+    CrashWithCheckpoint = "crash with checkpoints being written",
+    MessageCopied = "message copied into a checkpoint",
+    CopyDeleted = "copy of a message deleted",
+    LogTrimmed = "log trimmed",
+    Restored = "hub restored from a checkpoint",
+    RestoredWithinRound = "chunk restored from a round that was not done",
+    CopyRestored = "message restored from its copy",
     // Sessions.
     Opened = "session opened",
     OpenUnavailable = "open answered 503",

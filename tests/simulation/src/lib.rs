@@ -18,6 +18,7 @@
 //! | `log.rs` | a log in a vector |
 //! | `process.rs` | the gateway's process: shards, their inboxes and timers |
 //! | `appends.rs` | what becomes of appends, and the way back from the log |
+//! | `checkpoints.rs` | rounds of checkpoints, and going on from what is stored |
 //! | `edge.rs`, `socket.rs` | the gateway's end of a socket: upgrade; reader and writer |
 //! | `network.rs`, `pipe.rs` | sockets, and the client's end of them |
 //! | `actor.rs`, `honest.rs`, `malicious.rs`, `raw.rs` | clients |
@@ -26,6 +27,7 @@
 
 mod actor;
 mod appends;
+mod checkpoints;
 mod counts;
 mod coverage;
 mod edge;
@@ -91,6 +93,8 @@ pub enum Failure {
     Panicked(String),
     /// A record could not be read back.
     Unreadable(String),
+    /// A process could not go on from what is stored.
+    Unrestorable(String),
     /// Driver and core disagree about their contract.
     Driver(String),
 }
@@ -121,6 +125,7 @@ impl fmt::Display for Failure {
             Self::LeftOver(what) => write!(f, "the gateway has something left over: {what}"),
             Self::Panicked(what) => write!(f, "panicked: {what}"),
             Self::Unreadable(what) => write!(f, "a record can't be read back: {what}"),
+            Self::Unrestorable(what) => write!(f, "a hub can't be restored: {what}"),
             Self::Driver(what) => write!(f, "driver and core disagree: {what}"),
         }
     }

@@ -1,11 +1,11 @@
-//! A hub's log: records in a vector with a durable prefix, and appends on their way into it. It knows nothing of
-//! sessions; what becomes of an append is drawn by the world and written on it.
+//! A hub's log: records in a vector with a durable prefix, appends on their way into it, and checkpoints. It knows nothing
+//! of sessions; what becomes of an append is drawn by the world and written on it.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use oncewire_protocol::hub::AppendId;
+use oncewire_protocol::hub::{AppendId, CheckpointChange};
 use oncewire_protocol::log::{Certainty, Offset, Record, RecordError};
 
 /// Who asked for an append.
@@ -69,10 +69,18 @@ pub struct Log {
     /// A sync is under way.
     pub is_syncing: bool,
     stored: Vec<Stored>,
+    /// Records before this index are trimmed: nobody may read them, but a backup may still have them.
+    first: usize,
+    checkpoints: Checkpoints,
+    /// What there was before each change of checkpoints: the durable records, the first of them, the checkpoints.
+    backups: Vec<(usize, usize, Checkpoints)>,
     durable: usize,
     next_offset: u64,
     keys: BTreeSet<(u128, u16, u64)>,
 }
+
+/// By key: up to where each covers the log, and its bytes.
+type Checkpoints = BTreeMap<String, (Offset, Bytes)>;
 
 impl Log {
     /// Puts a record at the end, `gap` offsets further than need be; tells whether it is the second copy of one that
@@ -113,6 +121,53 @@ impl Log {
         self.stored.len()
     }
 
+    /// The index of the first record that is not trimmed.
+    pub fn first(&self) -> usize {
+        self.first
+    }
+
+    /// All records that have landed are before it.
+    pub fn end(&self) -> Offset {
+        Offset(self.next_offset)
+    }
+
+    /// The index of the first record behind an offset.
+    pub fn index_behind(&self, offset: Offset) -> usize {
+        self.stored.partition_point(|stored| stored.offset <= offset)
+    }
+
+    /// The record at an offset, if it is not trimmed.
+    pub fn at(&self, offset: Offset) -> Option<&Record> {
+        let at = self.stored.binary_search_by_key(&offset, |stored| stored.offset).ok()?;
+        (at >= self.first).then(|| &*self.stored[at].record)
+    }
+
+    /// Forgets the records before an offset.
+    pub fn trim(&mut self, before: Offset) {
+        let at = self.stored.partition_point(|stored| stored.offset < before);
+        self.first = self.first.max(at);
+    }
+
+    /// Stores checkpoints and deletes others.
+    pub fn change_checkpoints(&mut self, changes: Vec<CheckpointChange>) {
+        self.backups.push((self.durable, self.first, self.checkpoints.clone()));
+        for change in changes {
+            match change {
+                CheckpointChange::Save { key, covers, bytes } => {
+                    self.checkpoints.insert(key.to_string(), (covers, bytes));
+                }
+                CheckpointChange::Delete { key } => {
+                    self.checkpoints.remove(&key.to_string());
+                }
+            }
+        }
+    }
+
+    /// All checkpoints: key, up to where it covers the log, bytes.
+    pub fn checkpoints(&self) -> impl Iterator<Item = (String, Offset, Bytes)> {
+        self.checkpoints.iter().map(|(key, (covers, bytes))| (key.clone(), *covers, bytes.clone()))
+    }
+
     /// The records between two indexes.
     pub fn read(&self, from: usize, to: usize) -> Vec<(Offset, Arc<Record>)> {
         self.stored[from..to].iter().map(|stored| (stored.offset, Arc::clone(&stored.record))).collect()
@@ -123,6 +178,12 @@ impl Log {
         self.queue.clear();
         self.is_syncing = false;
         self.stored.truncate(kept);
+        // Only a backup is older than what is durable, and it has the checkpoints of its time.
+        while self.durable > kept
+            && let Some((durable, first, checkpoints)) = self.backups.pop()
+        {
+            (self.durable, self.first, self.checkpoints) = (durable, first, checkpoints);
+        }
         self.durable = self.stored.len();
         let keys = self.stored.iter().map(|stored| stored.record.key.boot);
         self.keys = keys.map(|key| (key.boot.0, key.shard, key.counter)).collect();

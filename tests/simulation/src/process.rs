@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use oncewire_protocol::hub::{
-    AppendId, CommandId, Hub, HubSettings, Input, OpenId, Output, RuleChange, Shard,
+    AppendId, Checkpointer, CommandId, Hub, HubSettings, Input, OpenId, Output, RuleChange, Shard,
 };
 use oncewire_protocol::log::{BootId, Permission, Record};
 use oncewire_protocol::session::{MemoryBudget, SharedOutbox};
@@ -13,6 +13,7 @@ use oncewire_protocol::wire::ConnectionId;
 
 use crate::Failure;
 use crate::appends::summary;
+use crate::checkpoints::Write;
 use crate::coverage::Path;
 use crate::log::{Appender, Log};
 use crate::weather::ack_window_ids;
@@ -26,6 +27,8 @@ pub struct HubNode {
     pub log: Log,
     /// Its shards.
     pub shards: Vec<ShardNode>,
+    /// Leads its shards through rounds of checkpoints.
+    pub(crate) checkpointer: Option<Checkpointer>,
     boot: BootId,
     booted: Option<Arc<Record>>,
     shard_count: u16,
@@ -39,13 +42,17 @@ pub struct HubNode {
 
 /// One shard with its driver's state.
 pub struct ShardNode {
-    hub: Hub,
+    pub(crate) hub: Hub,
     inbox: VecDeque<Item>,
     is_run_scheduled: bool,
     pub(crate) is_tail_scheduled: bool,
     /// How many records of the log have been put into the inbox.
     pub(crate) cursor: usize,
     timer_us: Option<u64>,
+    /// When it takes a step of a round, at the latest.
+    pub(crate) step_us: Option<u64>,
+    /// Checkpoints that are being written.
+    pub(crate) write: Option<Write>,
 }
 
 /// What a turn of a shard wants to have appended.
@@ -57,6 +64,22 @@ struct Item {
     outbox: Option<SharedOutbox>,
 }
 
+impl ShardNode {
+    /// A shard that folds the log from the record at this index on.
+    pub fn new(hub: Hub, cursor: usize) -> Self {
+        Self {
+            hub,
+            inbox: VecDeque::new(),
+            is_run_scheduled: false,
+            is_tail_scheduled: false,
+            cursor,
+            timer_us: None,
+            step_us: None,
+            write: None,
+        }
+    }
+}
+
 impl HubNode {
     /// A hub without history.
     pub fn new(name: &'static str) -> Self {
@@ -64,6 +87,7 @@ impl HubNode {
             name,
             log: Log::default(),
             shards: Vec::new(),
+            checkpointer: None,
             boot: BootId(0),
             booted: None,
             shard_count: 0,
@@ -135,21 +159,10 @@ impl World {
             node.shard_count = count;
             node.in_doubt.clear();
             node.last_append_us = self.now_us;
-            node.shards = (0..count)
-                .map(|shard| ShardNode {
-                    hub: Hub::new(
-                        settings.clone(),
-                        Shard { index: shard, count },
-                        boot,
-                        Arc::clone(&self.budget),
-                    ),
-                    inbox: VecDeque::new(),
-                    is_run_scheduled: false,
-                    is_tail_scheduled: false,
-                    cursor: 0,
-                    timer_us: None,
-                })
-                .collect();
+            let Some((shards, checkpointer)) = self.restore(index, &settings, count, boot) else { return };
+            let node = &mut self.hubs[index];
+            node.shards = shards;
+            node.checkpointer = Some(checkpointer);
             self.append_booted(index);
             self.schedule_tails(index);
         }
@@ -174,8 +187,10 @@ impl World {
             if busy {
                 self.note(Path::CrashWithBatches);
             }
+            self.lose_checkpoint_writes(hub);
             self.hubs[hub].log.crash(kept);
             self.hubs[hub].shards.clear();
+            self.hubs[hub].checkpointer = None;
         }
         self.drop_all_sockets();
         self.schedule_in((1, 1500), Event::Start);
@@ -218,6 +233,7 @@ impl World {
             self.schedule_in(self.weather.shard_ms, Event::Run { hub, shard, process: self.process });
         }
         self.set_timer(hub, shard);
+        self.step_checkpoint(hub, shard);
     }
 
     fn drain(&mut self, hub: usize, shard: usize, is_resume: bool, appends: &mut Appends) {

@@ -1,7 +1,7 @@
 //! What goes wrong in one world, how often, and within which bounds its gateway lives. Each seed has a weather of its
 //! own: a fault that is off lets the others go deeper.
 
-use oncewire_protocol::hub::HubSettings;
+use oncewire_protocol::hub::{CheckpointBounds, HubSettings};
 use oncewire_protocol::session::{OutboxLimits, RequestBounds};
 
 use crate::random::Random;
@@ -101,6 +101,12 @@ pub struct Weather {
     pub append_in_doubt: u64,
     /// Of those in doubt, the ones that land later.
     pub append_late: u64,
+    /// When rounds of checkpoints begin, and how much is done at a time.
+    pub checkpoints: CheckpointBounds,
+    /// How long a write of checkpoints takes.
+    pub checkpoint_ms: (u64, u64),
+    /// Writes of checkpoints that fail; some of them are stored all the same.
+    pub checkpoint_failed: u64,
     /// How long a client waits between two actions.
     pub pause_ms: (u64, u64),
     /// Shards of each hub.
@@ -147,6 +153,9 @@ impl Weather {
             append_refused: often(random, store_is_bad, 120),
             append_in_doubt: often(random, store_is_bad, 350),
             append_late: random.pick(&[200, 600, 900]),
+            checkpoints: checkpoints(random),
+            checkpoint_ms: (0, random.pick(&[1, 20, 300])),
+            checkpoint_failed: often(random, store_is_bad, 150),
             pause_ms: (5, random.pick(&[100, 300, 800])),
             shards: [random.pick(&[1, 2]), random.pick(&[1, 2, 2])],
             settings: [settings(random), settings(random)],
@@ -182,6 +191,20 @@ impl Weather {
         self.answer_lost = 0;
         self.append_refused = 0;
         self.append_in_doubt = 0;
+        self.checkpoint_failed = 0;
+    }
+}
+
+fn checkpoints(random: &mut Random) -> CheckpointBounds {
+    CheckpointBounds {
+        // From a round in every few records to none but at rest.
+        log_bytes_min: random.pick(&[500, 3_000, 20_000, u64::MAX]),
+        log_bytes_per_state_byte: random.pick(&[0, 0, 2]),
+        rest_log_bytes_min: random.pick(&[0, 10_000]),
+        rest_ms: random.pick(&[1_000, 10_000, 60_000]),
+        retry_ms: random.pick(&[10, 1_000]),
+        write_bytes: random.pick(&[1, 1_000, 1 << 20]),
+        step_chunks: random.pick(&[1024, 300]),
     }
 }
 

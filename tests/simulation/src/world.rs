@@ -39,6 +39,10 @@ pub enum Event {
     Boot { hub: usize, process: u64 },
     /// Durable records come back to a shard.
     Tail { hub: usize, shard: usize, process: u64 },
+    /// A shard takes a step of a round of checkpoints.
+    CheckpointStep { hub: usize, shard: usize, process: u64 },
+    /// A shard's write of checkpoints is done.
+    CheckpointWritten { hub: usize, shard: usize, process: u64 },
     /// A shard takes what is in its inbox.
     Run { hub: usize, shard: usize, process: u64 },
     /// A shard's timer.
@@ -207,7 +211,15 @@ impl World {
             Event::Tail { hub, shard, process } if process == self.process => self.tail(hub, shard),
             Event::Run { hub, shard, process } if process == self.process => self.run_shard(hub, shard),
             Event::Timer { hub, shard, process } if process == self.process => self.fire_timer(hub, shard),
-            Event::Append { .. }
+            Event::CheckpointStep { hub, shard, process } if process == self.process => {
+                self.checkpoint_step_due(hub, shard);
+            }
+            Event::CheckpointWritten { hub, shard, process } if process == self.process => {
+                self.checkpoint_written(hub, shard);
+            }
+            Event::CheckpointStep { .. }
+            | Event::CheckpointWritten { .. }
+            | Event::Append { .. }
             | Event::Sync { .. }
             | Event::LateLanding { .. }
             | Event::Boot { .. }

@@ -9,4 +9,5 @@ mod harness;
 mod random_log;
 mod raw;
 mod requests;
+mod rounds;
 mod sockets;
