@@ -16,12 +16,8 @@ use crate::log::{
 };
 use crate::mutation::{Mutation, is_on};
 use crate::wire::{
-<<<<<<< HEAD
-    AckError, AckId, Close, ConnectionId, Downstream, Encoding, ErrorName, GroupName, Subprotocol, Upstream,
-=======
-    AckError, AckId, ConnectionId, Downstream, ErrorName, GroupName, SequenceId, Subprotocol, Upstream,
->>>>>>> 37a7b64 (Make checkpoints of a hub's fold, restore them, and say how far the log may be trimmed)
-    UserId,
+    AckError, AckId, Close, ConnectionId, Downstream, Encoding, ErrorName, GroupName, SequenceId,
+    Subprotocol, Upstream, UserId,
 };
 
 /// Everything that belongs to a connection id.
