@@ -41,7 +41,7 @@ pub(super) struct SegmentLimits {
 
 impl Default for SegmentLimits {
     fn default() -> Self {
-        Self { bytes_max: 128 * 1024 * 1024, trimmed_bytes_min: 32 * 1024 * 1024 }
+        Self { bytes_max: 128 * 1024 * 1024, trimmed_bytes_min: 16 * 1024 * 1024 }
     }
 }
 

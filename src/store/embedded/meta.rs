@@ -60,11 +60,17 @@ impl Meta {
     /// Opens a hub's, or makes it with a new epoch.
     pub(super) fn open(disk: Arc<dyn Disk>, directory: &Path) -> Result<Self, StoreError> {
         let path = directory.join(META_FILE);
-        if path.exists() {
-            let file = RedbFile::open(&*disk, &path, OPTIONS)?;
-            Self::with(disk, path, file)
-        } else {
-            Self::create(disk, directory)
+        if !path.exists() {
+            return Self::create(disk, directory);
+        }
+        match RedbFile::open(&*disk, &path, OPTIONS) {
+            Ok(file) => Self::with(disk, path, Some(file)),
+            // A full disk must not keep anybody from reading.
+            Err(StoreError { cause: StoreErrorCause::Full(text), .. }) => {
+                tracing::warn!(error = text, "checkpoints cannot be written");
+                Self::with(disk, path, None)
+            }
+            Err(error) => Err(error),
         }
     }
 
@@ -79,18 +85,16 @@ impl Meta {
             transaction.open_table(CHECKPOINTS)?;
             Ok(())
         })?;
-        Self::with(disk, path, file)
+        Self::with(disk, path, Some(file))
     }
 
-    fn with(disk: Arc<dyn Disk>, path: PathBuf, file: RedbFile) -> Result<Self, StoreError> {
-        let contents = MetaContents { path: &path, database: &file.database };
-        let epoch = contents.epoch()?;
-        let mut sizes = Sizes { content_bytes: 0, changes: contents.changes()? };
-        contents.scan_checkpoints("", |key, stored| {
-            sizes.content_bytes += content_bytes(key, stored.len());
-            Ok(true)
-        })?;
-        Ok(Self { disk, path, epoch, file: RwLock::new(Some(file)), sizes: Mutex::new(sizes) })
+    fn with(disk: Arc<dyn Disk>, path: PathBuf, file: Option<RedbFile>) -> Result<Self, StoreError> {
+        let mut meta =
+            Self { disk, path, epoch: LogEpoch(0), file: RwLock::new(file), sizes: Mutex::default() };
+        let (epoch, sizes) = meta.read(|contents| Ok((contents.epoch()?, contents.sizes()?)))?;
+        meta.epoch = epoch;
+        meta.sizes = Mutex::new(sizes);
+        Ok(meta)
     }
 
     /// The log's epoch.
@@ -214,9 +218,8 @@ impl Meta {
             return Ok(());
         }
         let file = RedbFile::open(&*self.disk, &self.path, OPTIONS)?;
-        let again = Self::with(Arc::clone(&self.disk), self.path.clone(), file)?;
-        *self.sizes.lock() = again.sizes.into_inner();
-        *self.file.write() = again.file.into_inner();
+        *self.sizes.lock() = MetaContents::new(&self.path, &file.database).sizes()?;
+        *self.file.write() = Some(file);
         Ok(())
     }
 
@@ -292,6 +295,15 @@ impl<'a> MetaContents<'a> {
             Ok(false)
         })?;
         Ok(found)
+    }
+
+    fn sizes(&self) -> Result<Sizes, StoreError> {
+        let mut sizes = Sizes { content_bytes: 0, changes: self.changes()? };
+        self.scan_checkpoints("", |key, stored| {
+            sizes.content_bytes += content_bytes(key, stored.len());
+            Ok(true)
+        })?;
+        Ok(sizes)
     }
 
     fn changes(&self) -> Result<u64, StoreError> {

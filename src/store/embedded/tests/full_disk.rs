@@ -5,36 +5,46 @@ use std::process::Command;
 use super::faulty_disk::{Faults, FaultyDisk};
 use super::*;
 
-/// A file system of its own, while it lives.
+/// A small file system of its own, while it lives.
 struct Mount {
     directory: TempDir,
+    /// What it is on.
+    _image: TempDir,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum FileSystem {
+    Tmpfs,
+    Ext4,
 }
 
 impl Mount {
-    /// None, with the reason on standard error, where this user may not mount.
-    fn new(options: &str) -> Option<Self> {
+    /// None, with the reason on standard error, where this user may not mount or the machine lacks what it takes.
+    fn new(file_system: FileSystem) -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
-        let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", options, "tmpfs"])
-            .arg(directory.path())
-            .output();
-        match mounted {
-            Ok(output) if output.status.success() => Some(Self { directory }),
-            Ok(output) => {
-                let reason = String::from_utf8_lossy(&output.stderr).into_owned();
-                eprintln!("skipped: a small file system cannot be mounted here: {reason}");
-                None
+        let image = tempfile::tempdir().unwrap();
+        let file = image.path().join("image");
+        let mounted = match file_system {
+            FileSystem::Tmpfs => {
+                command("mount", &["-t", "tmpfs", "-o", "size=6m", "tmpfs"], &[directory.path()])
             }
-            Err(error) => {
-                eprintln!("skipped: a small file system cannot be mounted here: {error}");
+            FileSystem::Ext4 => std::fs::File::create(&file)
+                .and_then(|image| image.set_len(8 << 20))
+                .map_err(|error| error.to_string())
+                .and_then(|()| command("mkfs.ext4", &["-q", "-m", "0"], &[&file]))
+                .and_then(|()| command("mount", &["-t", "ext4", "-o", "loop"], &[&file, directory.path()])),
+        };
+        match mounted {
+            Ok(()) => Some(Self { directory, _image: image }),
+            Err(reason) => {
+                eprintln!("skipped: a small {file_system:?} cannot be mounted here: {reason}");
                 None
             }
         }
     }
 
     fn remount(&self, options: &str) {
-        let arguments = ["-o", &format!("remount,{options}")];
-        assert!(Command::new("mount").args(arguments).arg(self.directory.path()).status().unwrap().success());
+        command("mount", &["-o", &format!("remount,{options}")], &[self.directory.path()]).unwrap();
     }
 
     fn store(&self, limits: SegmentLimits) -> Result<EmbeddedStore, StoreError> {
@@ -49,6 +59,15 @@ impl Drop for Mount {
     }
 }
 
+fn command(program: &str, arguments: &[&str], paths: &[&Path]) -> Result<(), String> {
+    let output = Command::new(program).args(arguments).args(paths).output();
+    let output = output.map_err(|error| format!("{program}: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!("{program}: {}", String::from_utf8_lossy(&output.stderr)))
+}
+
 fn assert_full(error: &StoreError) {
     assert!(matches!(error.cause, StoreErrorCause::Full(_)), "{error}");
     assert_eq!(error.certainty, oncewire_protocol::log::Certainty::Definite, "{error}");
@@ -57,7 +76,14 @@ fn assert_full(error: &StoreError) {
 
 #[tokio::test]
 async fn on_a_full_file_system_appends_are_refused_until_there_is_room() {
-    let Some(mount) = Mount::new("size=6m") else { return };
+    for file_system in [FileSystem::Tmpfs, FileSystem::Ext4] {
+        if let Some(mount) = Mount::new(file_system) {
+            fill_and_make_room(&mount).await;
+        }
+    }
+}
+
+async fn fill_and_make_room(mount: &Mount) {
     let limits = SegmentLimits { bytes_max: 1_000_000, trimmed_bytes_min: 1_000_000 };
     let store = mount.store(limits).unwrap();
     let log = store.open(&chat()).await.unwrap();
@@ -115,7 +141,14 @@ async fn on_a_full_file_system_appends_are_refused_until_there_is_room() {
 
 #[tokio::test]
 async fn a_log_on_a_full_file_system_opens_and_reads() {
-    let Some(mount) = Mount::new("size=6m") else { return };
+    for file_system in [FileSystem::Tmpfs, FileSystem::Ext4] {
+        if let Some(mount) = Mount::new(file_system) {
+            open_when_full(&mount).await;
+        }
+    }
+}
+
+async fn open_when_full(mount: &Mount) {
     let limits = SegmentLimits { bytes_max: 1_000_000, trimmed_bytes_min: 1_000_000 };
     let store = mount.store(limits).unwrap();
     let log = store.open(&chat()).await.unwrap();
@@ -132,6 +165,32 @@ async fn a_log_on_a_full_file_system_opens_and_reads() {
     assert_eq!(opened.numbers().await.len(), 150);
     std::fs::remove_file(filler).unwrap();
     opened.append(150..151, 10_000).await.unwrap();
+}
+
+/// After a stop that was none in good order, redb has to repair its files before it can write.
+#[tokio::test]
+async fn a_disk_without_any_room_is_read_and_written_again_when_there_is_room() {
+    let disk = FaultyDisk::default();
+    let mut bench = Bench::with_disk(disk.clone());
+    let opened = bench.open().await.unwrap();
+    opened.append(0..10, 300).await.unwrap();
+    opened.log.checkpoint(vec![save("a", 1, 10)]).await.unwrap();
+    disk.cut_power();
+    drop(opened);
+    let disk = FaultyDisk::with(Faults { writes_find_no_room: true, ..Faults::default() });
+    bench.environment.disk = Arc::new(disk.clone());
+    let opened = bench.open().await.unwrap();
+    assert_eq!(opened.numbers().await.len(), 10);
+    assert_eq!(opened.log.list().await.unwrap(), ["a"]);
+    assert_full(&opened.append(10..11, 300).await.unwrap_err());
+    assert_full(&opened.log.checkpoint(vec![save("b", 2, 10)]).await.unwrap_err());
+    disk.set(Faults::default());
+    assert_eq!(opened.append(10..11, 300).await.unwrap(), [Offset(10)]);
+    opened.log.checkpoint(vec![save("b", 2, 10)]).await.unwrap();
+    drop(opened);
+    let again = bench.open().await.unwrap();
+    assert_eq!(again.numbers().await, (0..11).map(|n| (n, n)).collect::<Vec<_>>());
+    assert_eq!(again.log.list().await.unwrap(), ["a", "b"]);
 }
 
 #[tokio::test]
@@ -228,7 +287,7 @@ async fn a_failed_sync_of_checkpoints_ends_the_log_too() {
 
 #[tokio::test]
 async fn a_directory_that_cannot_be_written_to_is_refused_and_can_be_inspected() {
-    let Some(mount) = Mount::new("size=6m") else { return };
+    let Some(mount) = Mount::new(FileSystem::Tmpfs) else { return };
     let store = mount.store(SegmentLimits::default()).unwrap();
     let log = store.open(&chat()).await.unwrap();
     let opened = Opened { log, store };
