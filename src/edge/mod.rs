@@ -93,3 +93,44 @@ pub async fn serve(
         tracing::warn!(sockets = shared.sockets.count(), "some clients did not go away in time");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+    use oncewire_protocol::log::BootId;
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpStream;
+    use tokio::sync::oneshot;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::store::MemoryStore;
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_does_not_come_to_an_end_is_left_after_a_while() {
+        let config = Arc::new(Config { request_timeout_seconds: 3600, ..Config::default() });
+        let edge = Edge {
+            config: Arc::clone(&config),
+            access_keys: AccessKeys::new("a key of at least thirty-two bytes", None).unwrap(),
+            reconnection_tokens: ReconnectionTokens::new([1; 32]),
+            engine: Engine::new(config, Arc::new(MemoryStore::default()), BootId(1)),
+        };
+        let (started, start) = oneshot::channel();
+        let started = Arc::new(parking_lot::Mutex::new(Some(started)));
+        let endless = get(async move || {
+            let _ = started.lock().take().map(|started| started.send(()));
+            std::future::pending::<()>().await
+        });
+        let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        client.write_all(b"GET /endless HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+        let mut stopped_at = Instant::now();
+        let shutdown = async {
+            start.await.unwrap();
+            stopped_at = Instant::now();
+        };
+        serve(edge, listener, Router::new().route("/endless", endless), shutdown).await;
+        let waited = stopped_at.elapsed();
+        assert!(waited >= SHUTDOWN_WAIT && waited < 2 * SHUTDOWN_WAIT, "{waited:?} of the paused clock");
+    }
+}

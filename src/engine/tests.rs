@@ -461,3 +461,20 @@ async fn a_socket_that_nobody_came_for_is_lost() {
     tokio::time::timeout(Duration::from_secs(60), gone).await.expect("the session stays attached to nobody");
     assert_eq!(grant().await, Err(CommandError::UnknownConnection));
 }
+
+/// On one thread the shard's task does not run while this one does: its inbox fills up.
+#[tokio::test]
+async fn at_the_bound_of_a_shards_inbox_senders_wait_and_nothing_is_lost() {
+    let world = World::new(1);
+    let hub = world.hub().await;
+    let socket = open(&hub, "a", &[]).await;
+    let ask = |ack_id: usize| submit(&socket, publish("x", ack_id as u64));
+    let taken = (1..=INBOX_INPUTS_MAX).take_while(|n| ask(*n).now_or_never().is_some()).count();
+    assert_eq!(taken, INBOX_INPUTS_MAX);
+    let mut late = Box::pin(ask(INBOX_INPUTS_MAX + 1));
+    assert!(late.as_mut().now_or_never().is_none(), "one more waits");
+    late.await;
+    let received = receive(&socket, INBOX_INPUTS_MAX + 1).await;
+    let acks: Vec<_> = received.iter().map(ack).collect();
+    assert_eq!(acks, (1..=INBOX_INPUTS_MAX as u64 + 1).map(|n| (n, None)).collect::<Vec<_>>());
+}

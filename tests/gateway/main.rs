@@ -11,7 +11,7 @@
 //! | `requests`, `acks`, `permissions`, `payloads` | what clients ask for |
 //! | `raw`, `conversions` | clients without a subprotocol; from each kind of client to each |
 //! | `delivery`, `ordering`, `recovery`, `takeover` | what they can rely on |
-//! | `closing`, `limits`, `shutdown` | how it ends |
+//! | `closing`, `limits`, `wire_limits`, `shutdown` | how it ends |
 //! | `appends` | failing and slow logs |
 //! | `client` | the protocol's own client through a proxy that cuts |
 //! | `process` | the binary: logs, descriptors, signals |
@@ -39,3 +39,4 @@ mod requests;
 mod shutdown;
 mod soak;
 mod takeover;
+mod wire_limits;

@@ -125,8 +125,7 @@ impl Client {
         };
         if let Membership::Joins(group) = &membership
             && self.settings.auto_rejoin
-            && self.groups.len() >= self.settings.rejoin_groups_max
-            && !self.groups.contains(group)
+            && !self.may_remember(group)
         {
             return Err(RequestError::TooManyGroups);
         }
@@ -162,6 +161,12 @@ impl Client {
     /// Requests that wait for their outcome.
     pub fn pending_requests(&self) -> usize {
         self.requests.len()
+    }
+
+    /// Whether there is room to remember a group. Those that are being joined take room already.
+    fn may_remember(&self, group: &GroupName) -> bool {
+        let groups: BTreeSet<&GroupName> = self.groups.iter().chain(self.requests.joining()).collect();
+        groups.contains(group) || groups.len() < self.settings.rejoin_groups_max
     }
 
     fn encoding(&self) -> Encoding {

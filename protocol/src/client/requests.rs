@@ -95,6 +95,14 @@ impl Requests {
         self.by_ack_id.contains_key(&ack_id)
     }
 
+    /// Groups that pending requests join.
+    pub(super) fn joining(&self) -> impl Iterator<Item = &GroupName> {
+        self.line.values().filter_map(|pending| match &pending.membership {
+            Membership::Joins(group) => Some(group),
+            Membership::Leaves(_) | Membership::Unchanged => None,
+        })
+    }
+
     /// Puts a request at the end of the line.
     pub(super) fn push(&mut self, pending: Pending) -> Order {
         let order = Order(self.next_order);

@@ -37,7 +37,7 @@ pub struct ClientSettings {
     pub requests_before_connected: bool,
     /// Whether a new session joins the groups that the client was in.
     pub auto_rejoin: bool,
-    /// Groups to remember for that.
+    /// Groups to remember for that, those that are being joined included.
     pub rejoin_groups_max: usize,
     /// What a new session, which knows nothing of earlier ack ids, does with requests that were sent to the lost one:
     /// send them again, at the risk of executing them twice, or report them as

@@ -176,7 +176,7 @@ pub enum OpenError {
     /// It cannot be decided or stored now; the client may try again.
     #[error("the hub is not available now")]
     Unavailable,
-    /// More groups than a session may be in.
+    /// More groups than a session may be in, or longer names.
     #[error("too many groups")]
     TooManyGroups,
 }

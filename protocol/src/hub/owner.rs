@@ -10,7 +10,8 @@ use super::{
 };
 use crate::log::{Body, Certainty, EndReason, Opened, Permission, Record, Time};
 use crate::mutation::{Mutation, is_on};
-use crate::session::{Closing, NextBatch, Outcome, Phase, Request, Session};
+use crate::session::{Closing, NextBatch, Outcome, Phase, Request, Session, group_name_bytes};
+use crate::wire::limits::GROUP_NAMES_BYTES_MAX;
 use crate::wire::{Close, ConnectionId, Encoding, GroupName, ReconnectionToken};
 
 /// A record beside the sessions' batches whose append has no known outcome.
@@ -46,7 +47,9 @@ impl Hub {
             return self.refuse(open, OpenError::Unavailable);
         }
         let groups: BTreeSet<GroupName> = groups.into_iter().collect();
-        if groups.len() > self.settings.groups_per_session_max {
+        let is_too_much = groups.len() > self.settings.groups_per_session_max
+            || group_name_bytes(groups.iter()) > GROUP_NAMES_BYTES_MAX;
+        if is_too_much {
             return self.refuse(open, OpenError::TooManyGroups);
         }
         let body = Body::Opened(Opened {

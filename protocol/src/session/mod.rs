@@ -19,5 +19,5 @@ pub use outbox::{AttachEpoch, Closing, Mark, Outbox, OutboxLimits, Progress, Req
 pub use permissions::{PermissionError, Permissions};
 pub use requests::{Outcome, Request, Requests, Settled, Slot};
 pub use sequence_ids::SequenceIds;
-pub use session::{NextBatch, Phase, Session};
+pub use session::{NextBatch, Phase, Session, group_name_bytes};
 pub use shared_message::{MemoryBudget, SharedMessage};

@@ -15,6 +15,7 @@ use crate::log::{
     Time, chunk_of,
 };
 use crate::mutation::{Mutation, is_on};
+use crate::wire::limits::GROUP_NAMES_BYTES_MAX;
 use crate::wire::{
     AckError, AckId, Close, ConnectionId, Downstream, Encoding, ErrorName, GroupName, SequenceId,
     Subprotocol, Upstream, UserId,
@@ -152,7 +153,7 @@ impl Session {
         let mut close = None;
         let Self { requests, connection_id, user_id, permissions, groups, window, .. } = self;
         let judge = Judge { connection_id, user_id: user_id.as_ref(), permissions, window };
-        let mut pending = PendingGroups { len: groups.len(), applied: groups, changes: BTreeMap::new() };
+        let mut pending = PendingGroups::new(groups);
         let records = requests.next_batch(|message, ack_ids_in_batch| {
             if close.is_some() {
                 return Slot::Answer(None);
@@ -170,8 +171,10 @@ impl Session {
                 }
             };
             match message {
-                Upstream::JoinGroup { group, .. } if !pending.join(group, groups_max) => {
-                    return Slot::Answer(judge.refusal(message, too_many_groups(groups_max)));
+                Upstream::JoinGroup { group, .. } => {
+                    if let Err(error) = pending.join(group, groups_max) {
+                        return Slot::Answer(judge.refusal(message, error));
+                    }
                 }
                 Upstream::LeaveGroup { group, .. } => pending.leave(group),
                 _ => {}
@@ -206,32 +209,57 @@ struct PendingGroups<'a> {
     applied: &'a BTreeSet<GroupName>,
     changes: BTreeMap<GroupName, bool>,
     len: usize,
+    /// Bytes of their names; counted for the first group that is joined.
+    name_bytes: Option<usize>,
 }
 
-impl PendingGroups<'_> {
-    /// Tells whether there is room for the group, or none is needed.
-    fn join(&mut self, group: &GroupName, groups_max: usize) -> bool {
+impl<'a> PendingGroups<'a> {
+    fn new(applied: &'a BTreeSet<GroupName>) -> Self {
+        Self { applied, changes: BTreeMap::new(), len: applied.len(), name_bytes: None }
+    }
+
+    /// Takes a group in, if there is room or none is needed.
+    fn join(&mut self, group: &GroupName, groups_max: usize) -> Result<(), AckError> {
         if self.contains(group) {
-            return true;
+            return Ok(());
         }
         if self.len >= groups_max {
-            return false;
+            return Err(too_many_groups(groups_max));
+        }
+        let bytes = self.name_bytes() + group.as_str().len();
+        if bytes > GROUP_NAMES_BYTES_MAX {
+            return Err(group_names_too_long());
         }
         self.changes.insert(group.clone(), true);
         self.len += 1;
-        true
+        self.name_bytes = Some(bytes);
+        Ok(())
     }
 
     fn leave(&mut self, group: &GroupName) {
         if self.contains(group) {
             self.changes.insert(group.clone(), false);
             self.len -= 1;
+            self.name_bytes = None;
         }
     }
 
     fn contains(&self, group: &GroupName) -> bool {
         self.changes.get(group).copied().unwrap_or_else(|| self.applied.contains(group))
     }
+
+    fn name_bytes(&self) -> usize {
+        self.name_bytes.unwrap_or_else(|| {
+            let unchanged = self.applied.iter().filter(|group| !self.changes.contains_key(*group));
+            let joined = self.changes.iter().filter(|(_, is_in)| **is_in).map(|(group, _)| group);
+            group_name_bytes(unchanged.chain(joined))
+        })
+    }
+}
+
+/// Bytes of groups' names; at most [`GROUP_NAMES_BYTES_MAX`] for the groups of one session.
+pub fn group_name_bytes<'a>(groups: impl Iterator<Item = &'a GroupName>) -> usize {
+    groups.map(|group| group.as_str().len()).sum()
 }
 
 /// Judges requests against a session's applied state.
@@ -334,4 +362,12 @@ fn too_many_groups(groups_max: usize) -> AckError {
             "The connection is already in {groups_max} groups, the most that the gateway allows."
         ),
     }
+}
+
+fn group_names_too_long() -> AckError {
+    let message = format!(
+        "The names of the connection's groups would take more than {GROUP_NAMES_BYTES_MAX} bytes, the most that the \
+         gateway allows."
+    );
+    AckError { name: ErrorName::BadRequest, message }
 }

@@ -2,6 +2,8 @@
 
 /// A group's name, in UTF-16 code units.
 pub const GROUP_NAME_UTF16_MAX: usize = 1024;
+/// Names of the groups that one session is in, all together, in bytes: they are kept as long as the session lives.
+pub const GROUP_NAMES_BYTES_MAX: usize = 1024 * 1024;
 /// A user event's name, in characters (all ASCII).
 pub const EVENT_NAME_CHARS_MAX: usize = 128;
 /// A hub's name, in characters (all ASCII).

@@ -1,6 +1,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
 
 use futures_util::FutureExt;
@@ -22,6 +23,8 @@ struct Connection {
     /// How many bytes it takes before it takes no more.
     room: usize,
     is_shut: bool,
+    /// How much each write that it took brought.
+    offered: Vec<usize>,
 }
 
 impl AsyncWrite for Connection {
@@ -31,6 +34,7 @@ impl AsyncWrite for Connection {
             return Poll::Pending;
         }
         self.room -= taken;
+        self.offered.push(bytes.len());
         self.written.lock().extend_from_slice(&bytes[..taken]);
         Poll::Ready(Ok(taken))
     }
@@ -65,8 +69,12 @@ impl Bench {
         let session = SessionHandle { key: SessionKey::default(), epoch };
         let attachment = Attachment { session, outbox: Arc::clone(&outbox) };
         let written = Arc::default();
-        let io =
-            Connection { written: Arc::clone(&written), bytes_per_write, room: usize::MAX, is_shut: false };
+        let io = Connection {
+            written: Arc::clone(&written),
+            bytes_per_write,
+            room: usize::MAX,
+            ..Connection::default()
+        };
         let link = Link::new();
         let interval = Duration::from_secs(20);
         Self {
@@ -389,4 +397,55 @@ async fn the_reader_learns_that_the_writer_is_gone() {
     drop(guard);
     assert_eq!(waiting.await, None);
     assert_eq!(link.unless_cut(async { 1 }).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_takes_so_many_bytes_and_one_message_more_at_its_end() {
+    const MESSAGE_BYTES: usize = 30_000;
+    let mut bench = Bench::new(usize::MAX);
+    (0..40).for_each(|_| bench.deliver(&"x".repeat(MESSAGE_BYTES)));
+    assert_eq!(bench.run(), None);
+    let offered = &bench.writer.io.offered;
+    let (_, full) = offered.split_last().unwrap();
+    assert!(full.len() >= 3, "{offered:?}");
+    for bytes in full {
+        assert!((WRITE_BYTES_MAX..WRITE_BYTES_MAX + MESSAGE_BYTES + 100).contains(bytes), "{offered:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scratch_buffer_is_kept_unless_one_huge_message_has_grown_it() {
+    let capacity = || SCRATCH.with_borrow(|scratch| scratch.out.capacity());
+    for (bytes, is_kept) in [(SCRATCH_BYTES_MAX / 2, true), (SCRATCH_BYTES_MAX + 1, false)] {
+        SCRATCH.take();
+        let mut bench = Bench::new(usize::MAX);
+        bench.deliver(&"x".repeat(bytes));
+        assert_eq!(bench.run(), None);
+        assert_eq!(capacity() >= bytes, is_kept, "{bytes} bytes: {}", capacity());
+        assert!(capacity() <= SCRATCH_BYTES_MAX);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_so_many_writes_other_tasks_get_their_turn() {
+    for (writes, is_interrupted) in [(WRITES_PER_TURN_MAX - 1, false), (WRITES_PER_TURN_MAX + 1, true)] {
+        let frame_bytes = whole(|bench| bench.deliver(&"x".repeat(1000))).len();
+        let mut bench = Bench::new(frame_bytes.div_ceil(writes));
+        bench.deliver(&"x".repeat(1000));
+        let wakes = Arc::new(Wakes::default());
+        let waker = Waker::from(Arc::clone(&wakes));
+        let polled = bench.writer.poll_ending(bench.tick.as_mut(), &mut Context::from_waker(&waker));
+        assert!(polled.is_pending());
+        assert_eq!(bench.writer.io.offered.len(), writes.min(WRITES_PER_TURN_MAX));
+        assert_eq!(wakes.0.load(Ordering::Relaxed) > 0, is_interrupted, "it goes on by itself");
+    }
+}
+
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl std::task::Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
 }

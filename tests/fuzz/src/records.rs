@@ -7,6 +7,7 @@ use bytes::Bytes;
 use oncewire_protocol::hub::{Hub, Input, Shard};
 use oncewire_protocol::log::{Body, Offset, Record, Time};
 use oncewire_protocol::session::MemoryBudget;
+use oncewire_protocol::wire::{Encoding, EventName, FrameKind, Upstream, decode_upstream, encode_upstream};
 
 use crate::hub::{BOOT, outcome, settings};
 
@@ -26,7 +27,9 @@ pub fn log(data: &[u8]) {
     while let [high, low, rest @ ..] = data {
         let length = (usize::from(*high) << 8 | usize::from(*low)).min(rest.len());
         let (stored, behind) = rest.split_at(length);
-        if let Ok(record) = Record::decode(Bytes::copy_from_slice(stored)) {
+        if let Ok(record) = Record::decode(Bytes::copy_from_slice(stored))
+            && is_publishable(&record)
+        {
             log.push((Offset(2 * log.len() as u64), Arc::new(record)));
         }
         data = behind;
@@ -46,6 +49,19 @@ pub fn log(data: &[u8]) {
     assert_eq!(at_once.sessions(), in_portions.sessions());
     assert_eq!(at_once.applied(), in_portions.applied());
     assert_eq!(outcome(&mut at_once, &names), outcome(&mut in_portions, &names));
+}
+
+/// Whether some client can have published it: reading a record back does not check again what its payload holds.
+fn is_publishable(record: &Record) -> bool {
+    let Body::Published(published) = &record.body else { return true };
+    let event = Upstream::Event {
+        event: EventName::raw(),
+        payload: published.payload.clone(),
+        metadata: published.metadata.clone(),
+        ack_id: None,
+    };
+    let said = encode_upstream(Encoding::Protobuf, &event);
+    decode_upstream(Encoding::Protobuf, FrameKind::Binary, &said).is_ok()
 }
 
 fn fold(portions: &[&[(Offset, Arc<Record>)]], now: Time) -> Hub {

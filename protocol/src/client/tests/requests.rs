@@ -364,12 +364,24 @@ fn a_client_that_does_not_rejoin_remembers_no_groups() {
 }
 
 #[test]
+fn groups_that_are_being_joined_count_as_groups_to_rejoin() {
+    let mut scene = Scene::connected_with(ClientSettings { rejoin_groups_max: 2, ..quiet() });
+    scene.asks(join("a", 1));
+    scene.asks(join("b", 2));
+    assert_eq!(scene.tries(join("c", 3)), Err(RequestError::TooManyGroups));
+    scene.asks(join("b", 4));
+    scene.gets(&success(1));
+    assert_eq!(scene.tries(join("c", 5)), Err(RequestError::TooManyGroups));
+}
+
+#[test]
 fn groups_to_rejoin_are_bounded() {
     let mut scene = Scene::connected_with(ClientSettings { rejoin_groups_max: 1, ..quiet() });
     scene.asks(join("a", 1));
     scene.gets(&success(1));
     assert_eq!(scene.tries(join("b", 2)), Err(RequestError::TooManyGroups));
     scene.asks(join("a", 3));
+    scene.gets(&success(3));
     scene.asks(leave("a", 4));
     scene.gets(&success(4));
     scene.asks(join("b", 5));

@@ -4,7 +4,7 @@ use super::harness::*;
 use crate::hub::{CommandError, HubSettings, NewSession, OpenError};
 use crate::log::{Certainty, EndReason, Permission};
 use crate::session::{OutboxLimits, PermissionError};
-use crate::wire::limits::PERMISSION_LITERALS_MAX;
+use crate::wire::limits::{GROUP_NAMES_BYTES_MAX, PERMISSION_LITERALS_MAX};
 use crate::wire::{GroupName, Subprotocol};
 
 fn with_outbox(messages_max: usize, bytes_max: usize) -> World {
@@ -213,4 +213,31 @@ fn nothing_grows_over_ten_thousand_sessions() {
     let most = remembered.iter().max().unwrap();
     assert!(*most < 1_000, "{most} characters about applied appends");
     assert_eq!(hub.groups.keys().collect::<Vec<_>>(), [&GroupName::new("everybody").unwrap()]);
+}
+
+#[test]
+fn the_names_of_a_sessions_groups_are_bounded_together() {
+    let mut world = with_groups(10_000);
+    // As long as names get: 1,024 UTF-16 units of three bytes each.
+    let longest = |n: usize| format!("{}{n:03}", "\u{2026}".repeat(1021));
+    let longest_bytes = longest(0).len();
+    let count = GROUP_NAMES_BYTES_MAX / longest_bytes;
+    let filler = "f".repeat(GROUP_NAMES_BYTES_MAX - count * longest_bytes);
+    assert!((1..=1024).contains(&filler.len()));
+    let alice = world.open("alice");
+    world.send(&alice, (0..count).map(|n| join(None, &longest(n))));
+    world.settle();
+    assert_eq!(world.ask_for(&alice, join(1, &filler)), ["ack 1"], "at the limit");
+    assert_eq!(world.ask_for(&alice, join(2, "x")), ["ack 2 BadRequest"]);
+    assert_eq!(world.ask_for(&alice, join(3, &longest(0))), ["ack 3"], "it is in that group already");
+    world.send(&alice, [leave(4, &longest(0)), join(5, "x"), join(6, &longest(0))]);
+    world.settle();
+    assert_eq!(world.reads(&alice), ["ack 4", "ack 5", "ack 6 BadRequest"]);
+
+    let names: Vec<String> = (0..count).map(longest).chain([filler]).collect();
+    let at_the_limit: Vec<&str> = names.iter().map(String::as_str).collect();
+    world.open_in("bob", &at_the_limit);
+    let groups = at_the_limit.iter().chain(&["x"]).map(|name| group(name)).collect();
+    let open = world.ask(NewSession { groups, ..opening("carol") });
+    assert_eq!(world.opened[&open].as_ref().unwrap_err(), &OpenError::TooManyGroups);
 }
