@@ -14,6 +14,7 @@
 //! | `closing`, `limits`, `wire_limits`, `shutdown` | how it ends |
 //! | `appends` | failing and slow logs |
 //! | `client` | the protocol's own client through a proxy that cuts |
+//! | `floods` | too much of everything, with the memory of the process held to a bound |
 //! | `process` | the binary: logs, descriptors, signals |
 
 // A failed expectation is how a test ends here, in helpers too.
@@ -27,6 +28,8 @@ mod client;
 mod closing;
 mod conversions;
 mod delivery;
+#[cfg(target_os = "linux")]
+mod floods;
 mod handshake;
 mod limits;
 mod ordering;

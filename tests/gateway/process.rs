@@ -1,74 +1,10 @@
 //! The binary itself: what it logs, how it bears a lack of descriptors, how it ends.
 
-use std::net::SocketAddr;
-use std::process::Stdio;
-
 use serde_json::json;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::process::{Child, Command};
 
 use crate::support::*;
-
-/// A running `oncewire serve`.
-struct Served {
-    child: Child,
-    address: SocketAddr,
-    greeting: String,
-}
-
-impl Served {
-    /// Starts it, at most with so many descriptors, and waits for its line.
-    async fn start(descriptors_max: Option<u32>, arguments: &[&str]) -> Self {
-        let limit = descriptors_max.map_or(String::new(), |max| format!("ulimit -n {max} && "));
-        let mut child = Command::new("sh")
-            .args(["-c", &format!("{limit}exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_oncewire"), "serve"])
-            .args(["--listen", "127.0.0.1:0"])
-            .args(arguments)
-            .env("ONCEWIRE_ACCESS_KEY", ACCESS_KEY)
-            .env("ONCEWIRE_SECONDARY_KEY", SECONDARY_KEY)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
-        let mut stdout = BufReader::new(child.stdout.take().unwrap());
-        let mut greeting = String::new();
-        soon(stdout.read_line(&mut greeting)).await.unwrap();
-        child.stdout = Some(stdout.into_inner());
-        let endpoint = greeting.split("Endpoint=http://").nth(1).unwrap();
-        let address = endpoint.split(';').next().unwrap().parse().unwrap();
-        Self { child, address, greeting }
-    }
-
-    async fn reliable(&self, user: &str) -> Option<Socket> {
-        let connector = Connector::new(self.address).token(&Token::user(user)).offer(RELIABLE);
-        let mut socket = connector.open().await.ok()?;
-        socket.read_connected().await;
-        Some(socket)
-    }
-
-    /// Memory that it holds now, in MiB.
-    fn resident_mib(&self) -> usize {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id().unwrap())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-        line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() / 1024
-    }
-
-    fn signal(&self, name: &str) {
-        let id = self.child.id().unwrap().to_string();
-        let killed = std::process::Command::new("kill").args(["-s", name, &id]).status().unwrap();
-        assert!(killed.success());
-    }
-
-    /// Tells it to stop; returns what it said on standard output after the greeting, and on standard error.
-    async fn stop(self) -> (String, String) {
-        self.signal("TERM");
-        let output = soon(self.child.wait_with_output()).await.unwrap();
-        assert!(output.status.success(), "{:?}", output.status);
-        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
-    }
-}
 
 #[tokio::test]
 async fn the_greeting_is_a_connection_string_and_the_one_place_with_the_key() {

@@ -5,6 +5,7 @@ mod driver;
 mod gateway;
 mod held_store;
 pub mod protobuf;
+mod served;
 mod socket;
 mod token;
 
@@ -12,6 +13,7 @@ pub use connector::Connector;
 pub use driver::Driver;
 pub use gateway::Gateway;
 pub use held_store::{Failure, HeldStore};
+pub use served::Served;
 pub use socket::{Bare, Event, Identity, Socket};
 pub use token::{Token, now_unix_seconds};
 
