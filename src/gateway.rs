@@ -13,7 +13,7 @@ use crate::auth::{AccessKeyError, AccessKeys, ReconnectionTokens};
 use crate::config::{Config, Secret};
 use crate::edge::{self, Edge};
 use crate::engine::Engine;
-use crate::store::{MemoryStore, Store};
+use crate::store::{MemoryStore, Store, StoreError};
 
 /// Why the gateway could not start.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +26,9 @@ pub enum GatewayError {
         /// Why not.
         source: io::Error,
     },
+    /// The store can't be used, or not any more.
+    #[error("the store failed")]
+    Store(#[from] StoreError),
     /// There is no access key.
     #[error("no access key")]
     NoAccessKey,
@@ -56,8 +59,7 @@ pub async fn run(
     listener: TcpListener,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), GatewayError> {
-    Gateway::new(config, configured_store()?)?.serve(listener, shutdown).await;
-    Ok(())
+    Gateway::new(config, configured_store()?)?.serve(listener, shutdown).await
 }
 
 /// A gateway that is ready to serve.
@@ -87,7 +89,16 @@ impl Gateway {
     }
 
     /// Serves until `shutdown` completes, and then until the sockets are closed, or for some seconds.
-    pub async fn serve(self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
+    ///
+    /// # Errors
+    /// When the store can't tell which hubs it has, or can't go on: what is on the disk can only be told by the next start.
+    pub async fn serve(
+        self,
+        listener: TcpListener,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<(), GatewayError> {
+        let engine = self.engine.clone();
+        engine.start_kept_hubs().await?;
         let readiness = Readiness::default();
         let operations = admin::router(readiness.clone());
         let edge = Edge {
@@ -102,7 +113,11 @@ impl Gateway {
             shutdown.await;
             readiness.set(false);
         };
-        edge::serve(edge, listener, operations, stop).await;
+        tokio::select! {
+            () = edge::serve(edge, listener, operations, stop) => {}
+            error = engine.failed() => return Err(error.into()),
+        }
+        Ok(engine.close().await?)
     }
 }
 

@@ -141,7 +141,8 @@ async fn recover_session(
 ) -> Result<Option<Attached>, Refusal> {
     let edge = &shared.edge;
     let Recover { hub, connection_id, reconnection_token } = recover;
-    let Some(handle) = edge.engine.find(&hub) else { return Ok(None) };
+    let found = edge.engine.find(&hub).map_err(|_| Refusal::Unavailable)?;
+    let Some(handle) = found else { return Ok(None) };
     let verified = edge.reconnection_tokens.verify(
         &reconnection_token,
         hub.as_str(),

@@ -6,8 +6,11 @@
 //! The engine does not know WebSocket frames, HTTP types or file formats.
 
 mod clock;
+mod failures;
+mod restart;
 mod shard;
 mod socket;
+mod upkeep;
 
 pub use clock::now;
 pub use oncewire_protocol::hub::NewSession;
@@ -15,13 +18,14 @@ pub use socket::Socket;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
 use oncewire_protocol::hub::{
-    Attachment, CommandError, CommandId, Hub, HubSettings, Input, OpenError, OpenId, Opening, Resuming,
-    RuleChange, Shard,
+    Attachment, CheckpointBounds, CommandError, CommandId, Hub, HubSettings, Input, OpenError, OpenId,
+    Opening, Restored, Resuming, RuleChange, Shard,
 };
-use oncewire_protocol::log::{BootId, LogEpoch, Permission};
+use oncewire_protocol::log::{BootId, CheckpointError, LogEpoch, Offset, Permission};
 use oncewire_protocol::session::{MemoryBudget, OutboxLimits, RequestBounds};
 use oncewire_protocol::wire::{ConnectionId, GroupName, HubName, Subprotocol};
 use parking_lot::Mutex;
@@ -29,7 +33,9 @@ use tokio::sync::{OnceCell, mpsc, oneshot};
 
 use crate::config::Config;
 use crate::store::{Store, StoreError};
-use shard::{Command, Trimmer};
+use failures::Failures;
+use shard::Command;
+use upkeep::Upkeep;
 
 /// Inputs that wait for a shard; at the bound their senders wait.
 const INBOX_INPUTS_MAX: usize = 1024;
@@ -43,53 +49,153 @@ struct EngineState {
     store: Arc<dyn Store>,
     boot: BootId,
     budget: Arc<MemoryBudget>,
-    hubs: Mutex<HashMap<HubName, Arc<OnceCell<HubHandle>>>>,
+    checkpoints: CheckpointBounds,
+    hubs: Mutex<HashMap<HubName, Arc<HubEntry>>>,
+    failures: Failures,
+}
+
+/// A hub that exists; its handle is there once it has started.
+#[derive(Default)]
+struct HubEntry {
+    handle: OnceCell<HubHandle>,
+    /// A task is at work on it.
+    is_starting: AtomicBool,
 }
 
 /// A hub cannot be used now; the same request may be tried again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the hub's log is not available: {0}")]
-pub struct HubUnavailable(#[from] StoreError);
+pub enum HubUnavailable {
+    /// Its log cannot be used.
+    #[error("the hub's log is not available: {0}")]
+    Log(#[from] StoreError),
+    /// Its checkpoints cannot be used.
+    #[error("the hub cannot be restored: {0}")]
+    Checkpoint(#[from] CheckpointError),
+    /// It exists, and its sessions are not there yet.
+    #[error("the hub is starting")]
+    Starting,
+}
 
 impl Engine {
     /// An engine without hubs; they come into being on first use. `boot` names this start of the process.
     pub fn new(config: Arc<Config>, store: Arc<dyn Store>, boot: BootId) -> Self {
-        let bytes_max = usize::try_from(config.message_memory_bytes_max).unwrap_or(usize::MAX);
-        let budget = Arc::new(MemoryBudget::new(bytes_max));
-        Self(Arc::new(EngineState { config, store, boot, budget, hubs: Mutex::default() }))
+        Self::with_checkpoints(config, store, boot, CheckpointBounds::default())
     }
 
-    /// A hub that is in use already. Recoveries use it: a token alone must not bring hubs into being.
-    pub fn find(&self, hub: &HubName) -> Option<HubHandle> {
-        self.0.hubs.lock().get(hub)?.get().cloned()
+    /// One whose hubs make checkpoints within these bounds.
+    pub fn with_checkpoints(
+        config: Arc<Config>,
+        store: Arc<dyn Store>,
+        boot: BootId,
+        checkpoints: CheckpointBounds,
+    ) -> Self {
+        let bytes_max = usize::try_from(config.message_memory_bytes_max).unwrap_or(usize::MAX);
+        let budget = Arc::new(MemoryBudget::new(bytes_max));
+        Self(Arc::new(EngineState {
+            config,
+            store,
+            boot,
+            budget,
+            checkpoints,
+            hubs: Mutex::default(),
+            failures: Failures::default(),
+        }))
+    }
+
+    /// Starts the hubs that the store has from before, in the background. Call it once, before sockets come: from when it
+    /// has returned these hubs are known to exist.
+    ///
+    /// # Errors
+    /// When the store can't tell which hubs there are.
+    pub async fn start_kept_hubs(&self) -> Result<(), StoreError> {
+        for hub in self.0.store.hubs().await? {
+            let entry = self.entry(&hub);
+            self.start_in_background(&hub, entry);
+        }
+        Ok(())
+    }
+
+    /// Completes when the store can't go on: the process has to end then, since only a start that reads the disk again can
+    /// tell what is on it.
+    pub async fn failed(&self) -> StoreError {
+        self.0.failures.first().await
+    }
+
+    /// Closes the logs. What comes later is refused.
+    ///
+    /// # Errors
+    /// When one can't be closed in good order; a later start finds everything that was acknowledged all the same.
+    pub async fn close(&self) -> Result<(), StoreError> {
+        self.0.store.close().await
+    }
+
+    /// A hub that exists; none if there is none. Recoveries use it: a token alone must not bring hubs into being.
+    ///
+    /// # Errors
+    /// When it exists and is not in use yet. It is being started then.
+    pub fn find(&self, hub: &HubName) -> Result<Option<HubHandle>, HubUnavailable> {
+        let Some(entry) = self.0.hubs.lock().get(hub).cloned() else { return Ok(None) };
+        if let Some(handle) = entry.handle.get() {
+            return Ok(Some(handle.clone()));
+        }
+        self.start_in_background(hub, entry);
+        Err(HubUnavailable::Starting)
     }
 
     /// A hub, brought into being if need be.
     pub async fn hub(&self, hub: &HubName) -> Result<HubHandle, HubUnavailable> {
-        let cell = Arc::clone(self.0.hubs.lock().entry(hub.clone()).or_default());
-        let handle = cell.get_or_try_init(|| self.start(hub)).await?;
+        let entry = self.entry(hub);
+        let handle = entry.handle.get_or_try_init(|| self.start(hub)).await?;
         Ok(handle.clone())
     }
 
+    fn entry(&self, hub: &HubName) -> Arc<HubEntry> {
+        Arc::clone(self.0.hubs.lock().entry(hub.clone()).or_default())
+    }
+
+    fn start_in_background(&self, hub: &HubName, entry: Arc<HubEntry>) {
+        if entry.is_starting.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (engine, hub) = (self.clone(), hub.clone());
+        tokio::spawn(async move {
+            if let Err(error) = entry.handle.get_or_try_init(|| engine.start(&hub)).await {
+                tracing::error!(%hub, %error, "a hub can't be started");
+            }
+            entry.is_starting.store(false, Ordering::Relaxed);
+        });
+    }
+
     async fn start(&self, name: &HubName) -> Result<HubHandle, HubUnavailable> {
-        let EngineState { config, store, boot, budget, .. } = &*self.0;
-        let log = store.open(name).await?;
-        let from = log.bounds().first;
-        log.append(vec![Arc::new(Hub::booted(*boot, now()))]).await?;
+        let EngineState { config, store, boot, budget, checkpoints, failures, .. } = &*self.0;
+        let began = Instant::now();
+        let log = store.open(name).await.inspect_err(|error| failures.report(error))?;
         let count = config.hub_shards;
-        let trimmer = Arc::new(Trimmer::new(Arc::clone(&log), count));
-        let shards = (0..count)
-            .map(|index| {
-                let shard = Shard { index, count };
-                let hub = Hub::new(settings(config, name), shard, *boot, Arc::clone(budget));
-                let (inbox, inputs) = mpsc::channel(INBOX_INPUTS_MAX);
-                let driver = shard::Driver::new(hub, Arc::clone(&log), from, inputs, Arc::clone(&trimmer));
-                tokio::spawn(driver.run());
-                inbox
-            })
-            .collect();
-        tracing::info!(hub = %name, shards = count, "hub started");
-        Ok(HubHandle(Arc::new(HubState { epoch: log.epoch(), shards, next_id: AtomicU64::new(1) })))
+        let Restored { shards, checkpointer, applied } =
+            restart::restore(&*log, &settings(config, name), count, *boot, budget, *checkpoints).await?;
+        let sessions: usize = shards.iter().map(Hub::sessions).sum();
+        let from = applied.map_or(log.bounds().first, |applied| Offset(applied.0 + 1));
+        let booted = Arc::new(Hub::booted(*boot, now()));
+        log.append(vec![booted]).await.inspect_err(|error| failures.report(error))?;
+        let upkeep = Upkeep::new(Arc::clone(&log), checkpointer, count, failures.clone());
+        let mut inboxes = Vec::with_capacity(shards.len());
+        let mut starting = Vec::with_capacity(shards.len());
+        for hub in shards {
+            let (inbox, inputs) = mpsc::channel(INBOX_INPUTS_MAX);
+            let (live, is_live) = oneshot::channel();
+            let (log, upkeep) = (Arc::clone(&log), Arc::clone(&upkeep));
+            let driver = shard::Driver::new(hub, log, from, inputs, upkeep, failures.clone());
+            tokio::spawn(driver.run(live));
+            inboxes.push(inbox);
+            starting.push(is_live);
+        }
+        // Whoever came earlier would be turned away.
+        for is_live in starting {
+            is_live.await.map_err(|_| HubUnavailable::Starting)??;
+        }
+        let elapsed_ms = began.elapsed().as_millis() as u64;
+        tracing::info!(hub = %name, shards = count, sessions, elapsed_ms, "hub started");
+        Ok(HubHandle(Arc::new(HubState { epoch: log.epoch(), shards: inboxes, next_id: AtomicU64::new(1) })))
     }
 }
 

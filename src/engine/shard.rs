@@ -14,13 +14,13 @@ use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use oncewire_protocol::hub::{
     AppendId, Attachment, CommandError, CommandId, Hub, Input, OpenError, OpenId, Output, RuleChange,
-    SocketEnd,
+    SocketEnd, Step,
 };
 use oncewire_protocol::log::{Certainty, Offset};
-use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
-use super::now;
+use super::upkeep::Upkeep;
+use super::{Failures, now};
 use crate::store::{Log, StoreError, Tail};
 
 /// Inputs taken from the inbox in one turn, before writers are woken.
@@ -42,7 +42,13 @@ pub(super) struct Driver {
     log: Arc<dyn Log>,
     tail: Tail,
     inbox: mpsc::Receiver<Command>,
-    trimmer: Arc<Trimmer>,
+    upkeep: Arc<Upkeep>,
+    /// Checkpoints of this shard that are being written.
+    write: Option<BoxFuture<'static, ()>>,
+    /// Whether a round of checkpoints has more to do here.
+    has_more: bool,
+    rounds: watch::Receiver<u64>,
+    failures: Failures,
     appends: FuturesUnordered<BoxFuture<'static, AppendDone>>,
     opening: HashMap<OpenId, oneshot::Sender<Result<Attachment, OpenError>>>,
     commands: HashMap<CommandId, oneshot::Sender<Result<(), CommandError>>>,
@@ -54,44 +60,69 @@ impl Driver {
         log: Arc<dyn Log>,
         from: Offset,
         inbox: mpsc::Receiver<Command>,
-        trimmer: Arc<Trimmer>,
+        upkeep: Arc<Upkeep>,
+        failures: Failures,
     ) -> Self {
         Self {
             hub,
             tail: log.tail(from),
             log,
             inbox,
-            trimmer,
+            rounds: upkeep.rounds(),
+            upkeep,
+            write: None,
+            has_more: false,
+            failures,
             appends: FuturesUnordered::new(),
             opening: HashMap::new(),
             commands: HashMap::new(),
         }
     }
 
-    /// Runs until all senders to the inbox are gone or the log fails for good.
-    pub(super) async fn run(mut self) {
-        if let Err(error) = self.drive().await {
+    /// Runs until all senders to the inbox are gone or the log fails for good. `live` is told when the shard takes sockets,
+    /// or why it never will.
+    pub(super) async fn run(mut self, live: oneshot::Sender<Result<(), StoreError>>) {
+        let mut live = Some(live);
+        if let Err(error) = self.drive(&mut live).await {
             tracing::error!(%error, "a hub's log cannot be read any more");
+            self.failures.report(&error);
+            if let Some(live) = live {
+                let _ = live.send(Err(error));
+            }
         }
     }
 
-    async fn drive(&mut self) -> Result<(), StoreError> {
+    async fn drive(
+        &mut self,
+        live: &mut Option<oneshot::Sender<Result<(), StoreError>>>,
+    ) -> Result<(), StoreError> {
         let mut commands = Vec::with_capacity(TURN_INPUTS_MAX);
         loop {
-            let timeout =
-                self.hub.poll_timeout().map(|at| Duration::from_millis(at.0.saturating_sub(now().0)));
+            let due = [self.hub.poll_timeout(), self.upkeep.poll_timeout(&self.hub)];
+            let due = due.into_iter().flatten().min();
+            let timeout = due.map(|at| Duration::from_millis(at.0.saturating_sub(now().0)));
+            let writing = async {
+                match &mut self.write {
+                    Some(write) => write.await,
+                    None => std::future::pending().await,
+                }
+            };
             // Records first: until this boot's own record is folded, the hub refuses everything.
             tokio::select! {
                 biased;
                 Some(portion) = self.tail.next() => self.hub.handle(now(), Input::Records(portion?)),
                 Some(done) = self.appends.next() => self.append_done(done),
+                () = writing => self.write = None,
                 received = self.inbox.recv_many(&mut commands, TURN_INPUTS_MAX) => {
                     if received == 0 {
                         return Ok(());
                     }
                     commands.drain(..).for_each(|command| self.take(command));
                 }
-                () = tokio::time::sleep(timeout.unwrap_or_default()), if timeout.is_some() => {}
+                Ok(()) = self.rounds.changed() => {}
+                () = tokio::time::sleep(timeout.unwrap_or_default()), if timeout.is_some() && !self.has_more => {}
+                // Only when there is nothing else to do; otherwise each turn takes a step with it.
+                () = tokio::task::yield_now(), if self.has_more => {}
             }
             // In each turn: while the inbox never runs empty, the sleep does not get its turn.
             if self.hub.poll_timeout().is_some_and(|at| at <= now()) {
@@ -99,7 +130,20 @@ impl Driver {
             }
             self.settle()?;
             self.hub.wake_writers();
-            self.trimmer.applied(&self.hub);
+            self.step_checkpoint();
+            if let Some(live) = live.take_if(|_| self.hub.is_live()) {
+                let _ = live.send(Ok(()));
+            }
+        }
+    }
+
+    /// Takes a step of a round of checkpoints, if one is under way or due.
+    fn step_checkpoint(&mut self) {
+        let step = self.upkeep.step(&self.hub);
+        self.has_more = matches!(step, Step::More);
+        if let Step::Write(changes) = step {
+            let shard = self.hub.shard().index;
+            self.write = Some(Arc::clone(&self.upkeep).write(shard, changes).boxed());
         }
     }
 
@@ -161,51 +205,13 @@ impl Driver {
 
     fn append_done(&mut self, (ids, outcome): AppendDone) {
         let Err(error) = outcome else { return };
+        self.failures.report(&error);
         match error.certainty {
             Certainty::Definite => tracing::warn!(%error, "an append failed"),
             Certainty::Indefinite => tracing::warn!(%error, "an append may have failed and is tried again"),
         }
         for append in ids {
             self.hub.handle(now(), Input::AppendFailed { append, certainty: error.certainty });
-        }
-    }
-}
-
-/// Trims a hub's log behind its slowest shard. Sessions hold what they still need themselves.
-pub(super) struct Trimmer {
-    log: Arc<dyn Log>,
-    state: Mutex<TrimState>,
-}
-
-struct TrimState {
-    applied: Vec<Option<Offset>>,
-    trimmed: Offset,
-}
-
-impl Trimmer {
-    pub(super) fn new(log: Arc<dyn Log>, shards: u16) -> Self {
-        let state = TrimState { applied: vec![None; usize::from(shards)], trimmed: Offset(0) };
-        Self { log, state: Mutex::new(state) }
-    }
-
-    fn applied(&self, hub: &Hub) {
-        let mut state = self.state.lock();
-        state.applied[usize::from(hub.shard().index)] = hub.applied();
-        let Some(Some(slowest)) = state.applied.iter().min().copied() else { return };
-        if slowest <= state.trimmed {
-            return;
-        }
-        state.trimmed = slowest;
-        drop(state);
-        let log_failure = |outcome: Result<(), StoreError>| {
-            if let Err(error) = outcome {
-                tracing::warn!(%error, "a hub's log could not be trimmed");
-            }
-        };
-        let mut trim = self.log.trim(slowest);
-        match trim.as_mut().now_or_never() {
-            Some(outcome) => log_failure(outcome),
-            None => drop(tokio::spawn(trim.map(log_failure))),
         }
     }
 }

@@ -22,6 +22,9 @@ use crate::store::{
     Bounds, Checkpoint, CheckpointChange, Checkpoints, Log, MemoryStore, StoreErrorCause, Tail,
 };
 
+#[path = "restart_tests.rs"]
+mod restart;
+
 /// A store whose appends wait for permits and fail as told.
 struct TestStore {
     inner: MemoryStore,
@@ -34,6 +37,8 @@ struct Control {
     faults: Mutex<Vec<Certainty>>,
     /// Whether tails fail from now on.
     is_unreadable: AtomicBool,
+    /// Whether faults are such that the store can't go on.
+    is_fatal: AtomicBool,
 }
 
 impl Store for TestStore {
@@ -57,7 +62,13 @@ impl Log for TestLog {
         let control = Arc::clone(&self.control);
         async move {
             control.permits.acquire().await.expect("never closed").forget();
-            let failed = |certainty| StoreError { certainty, cause: StoreErrorCause::Injected };
+            let is_fatal = control.is_fatal.load(Ordering::Relaxed);
+            let cause = if is_fatal {
+                StoreErrorCause::Fatal("a sync".to_owned())
+            } else {
+                StoreErrorCause::Injected
+            };
+            let failed = |certainty| StoreError { certainty, cause };
             match fault {
                 None => inner.append(records).await,
                 Some(Certainty::Definite) => Err(failed(Certainty::Definite)),
@@ -102,6 +113,10 @@ impl Log for TestLog {
         self.inner.load_all(prefix)
     }
 
+    fn outlives_process(&self) -> bool {
+        self.inner.outlives_process()
+    }
+
     fn epoch(&self) -> LogEpoch {
         self.inner.epoch()
     }
@@ -118,6 +133,7 @@ impl World {
             permits: Semaphore::new(1_000_000),
             faults: Mutex::default(),
             is_unreadable: AtomicBool::new(false),
+            is_fatal: AtomicBool::new(false),
         });
         let store = TestStore { inner: MemoryStore::default(), control: Arc::clone(&control) };
         let config = Config { hub_shards, ..Config::default() };
@@ -428,9 +444,9 @@ async fn a_shard_stops_when_its_log_cannot_be_read_and_passes_over_nothing() {
 #[tokio::test]
 async fn hubs_are_found_only_when_they_are_in_use() {
     let world = World::new(1);
-    assert!(world.engine.find(&hub_name()).is_none());
+    assert!(world.engine.find(&hub_name()).unwrap().is_none());
     let hub = world.hub().await;
-    assert_eq!(world.engine.find(&hub_name()).unwrap().epoch(), hub.epoch());
+    assert_eq!(world.engine.find(&hub_name()).unwrap().unwrap().epoch(), hub.epoch());
     let other = world.engine.hub(&HubName::new("other").unwrap()).await.unwrap();
     assert_ne!(other.epoch(), hub.epoch());
     open(&hub, "client", &[]).await;

@@ -133,6 +133,10 @@ impl Log for FaultyLog {
         self.inner.load_all(prefix)
     }
 
+    fn outlives_process(&self) -> bool {
+        self.inner.outlives_process()
+    }
+
     fn epoch(&self) -> LogEpoch {
         self.inner.epoch()
     }

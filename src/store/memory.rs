@@ -119,6 +119,10 @@ impl Log for MemoryLog {
         futures_util::stream::iter((!all.is_empty()).then_some(Ok(all))).boxed()
     }
 
+    fn outlives_process(&self) -> bool {
+        false
+    }
+
     fn epoch(&self) -> LogEpoch {
         self.epoch
     }

@@ -78,6 +78,9 @@ pub trait Log: Send + Sync + 'static {
     /// in portions of at least one. Made for reading hundreds of thousands of them.
     fn load_all(&self, prefix: &str) -> Checkpoints;
 
+    /// Whether the log outlives the process. If not, checkpoints of it are of no use.
+    fn outlives_process(&self) -> bool;
+
     /// The log's epoch: another one whenever history may have been lost (R12).
     fn epoch(&self) -> LogEpoch;
 }

@@ -137,6 +137,8 @@ pub struct Checkpointer {
 #[derive(Debug)]
 pub struct Stored {
     chunks: Vec<StoredChunk>,
+    /// All chunks together.
+    bytes: u64,
     /// Copies, and whether it is certain that they are there.
     messages: BTreeMap<MessageRef, bool>,
 }
@@ -188,13 +190,19 @@ impl Stored {
     /// A store without a checkpoint: as good as one with empty chunks.
     pub fn nothing() -> Self {
         let empty = StoredChunk::of(&ChunkCheckpoint::default().encode());
-        Self { chunks: vec![empty; usize::from(CHUNKS)], messages: BTreeMap::new() }
+        let bytes = empty.bytes * u64::from(CHUNKS);
+        Self { chunks: vec![empty; usize::from(CHUNKS)], bytes, messages: BTreeMap::new() }
     }
 
     /// Takes note of a chunk that is there.
     pub fn note_chunk(&mut self, chunk: u16, bytes: &[u8]) {
+        self.set_chunk(chunk, StoredChunk::of(bytes));
+    }
+
+    fn set_chunk(&mut self, chunk: u16, stored: StoredChunk) {
         if let Some(known) = self.chunks.get_mut(usize::from(chunk)) {
-            *known = StoredChunk::of(bytes);
+            self.bytes = self.bytes - known.bytes + stored.bytes;
+            *known = stored;
         }
     }
 
@@ -271,7 +279,7 @@ impl Checkpointer {
             Writing::Parts { chunks, messages } => {
                 for (chunk, written) in chunks {
                     let hash = written.hash.filter(|_| is_stored);
-                    self.stored.chunks[usize::from(chunk)] = StoredChunk { hash, ..written };
+                    self.stored.set_chunk(chunk, StoredChunk { hash, ..written });
                 }
                 for name in messages {
                     self.stored.messages.insert(name, is_stored);
@@ -300,6 +308,11 @@ impl Checkpointer {
         }
     }
 
+    /// Whether a round is under way, in which every shard has its part.
+    pub fn is_in_round(&self) -> bool {
+        self.round.is_some()
+    }
+
     /// When a step may have something to do although nothing happened meanwhile.
     pub fn poll_timeout(&self, hub: &Hub) -> Option<Time> {
         if self.round.is_some() || !hub.is_caught_up() {
@@ -316,7 +329,7 @@ impl Checkpointer {
         }
         let has_rested = self.rests_since.is_some_and(|since| now >= since.plus_ms(self.bounds.rest_ms));
         let [last, _] = self.began_at_bytes(hub);
-        let whole = self.state_bytes().saturating_mul(self.bounds.log_bytes_per_state_byte);
+        let whole = self.stored.bytes.saturating_mul(self.bounds.log_bytes_per_state_byte);
         let has_grown = hub.applied_bytes() - last >= self.bounds.log_bytes_min.max(whole);
         has_grown || (has_rested && self.holds_much(hub))
     }
@@ -325,16 +338,11 @@ impl Checkpointer {
     fn holds_much(&self, hub: &Hub) -> bool {
         let [_, before] = self.began_at_bytes(hub);
         let held = hub.applied_bytes() - before;
-        self.has_old_log || held > self.bounds.rest_log_bytes_min.max(self.state_bytes())
+        self.has_old_log || held > self.bounds.rest_log_bytes_min.max(self.stored.bytes)
     }
 
     fn began_at_bytes(&self, hub: &Hub) -> [u64; 2] {
         self.shards.get(usize::from(hub.shard().index)).map_or([0; 2], |shard| shard.began_at_bytes)
-    }
-
-    /// What a whole checkpoint takes, without copies of messages.
-    fn state_bytes(&self) -> u64 {
-        self.stored.chunks.iter().map(|chunk| chunk.bytes).sum()
     }
 
     /// Visits some chunks, or copies messages of those that were visited.

@@ -277,6 +277,10 @@ impl Log for EmbeddedLog {
         .boxed()
     }
 
+    fn outlives_process(&self) -> bool {
+        true
+    }
+
     fn epoch(&self) -> LogEpoch {
         self.meta.epoch()
     }

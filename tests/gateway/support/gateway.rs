@@ -57,7 +57,8 @@ impl Gateway {
                         std::future::pending::<()>().await;
                     }
                 })
-                .await;
+                .await
+                .unwrap();
         });
         Self { address, engine, stop, served }
     }

@@ -164,6 +164,10 @@ impl Log for HeldLog {
         self.log.load_all(prefix)
     }
 
+    fn outlives_process(&self) -> bool {
+        self.log.outlives_process()
+    }
+
     fn epoch(&self) -> LogEpoch {
         self.log.epoch()
     }

@@ -1,0 +1,163 @@
+//! Keeps a hub's log as short as its sessions allow: rounds of checkpoints, and trims.
+//!
+//! A log that dies with the process needs no checkpoints: all that its shards have read can go, since sessions hold what
+//! they still need.
+
+use std::sync::Arc;
+
+use futures_util::future::FutureExt;
+use oncewire_protocol::hub::{CheckpointChange, Checkpointer, Hub, Step};
+use oncewire_protocol::log::{Offset, Time};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use super::{Failures, now};
+use crate::store::{self, Checkpoint, Log, StoreError};
+
+/// Shared by a hub's shards.
+pub(super) struct Upkeep {
+    log: Arc<dyn Log>,
+    kind: Kind,
+    trims: Mutex<Trims>,
+    /// Counts rounds, for shards that have nothing else to do when one begins.
+    rounds: watch::Sender<u64>,
+    failures: Failures,
+}
+
+enum Kind {
+    /// For a log that outlives the process.
+    Checkpoints(Mutex<Checkpointer>),
+    /// For one that does not: how far each shard has read.
+    Read(Mutex<Vec<Option<Offset>>>),
+}
+
+/// One trim at a time.
+#[derive(Default)]
+struct Trims {
+    is_under_way: bool,
+    wanted: Option<Offset>,
+    /// As far as was asked for so far.
+    last: Option<Offset>,
+}
+
+impl Upkeep {
+    pub(super) fn new(
+        log: Arc<dyn Log>,
+        checkpointer: Checkpointer,
+        shards: u16,
+        failures: Failures,
+    ) -> Arc<Self> {
+        let kind = if log.outlives_process() {
+            Kind::Checkpoints(Mutex::new(checkpointer))
+        } else {
+            Kind::Read(Mutex::new(vec![None; usize::from(shards)]))
+        };
+        let rounds = watch::Sender::new(0);
+        Arc::new(Self { log, kind, trims: Mutex::default(), rounds, failures })
+    }
+
+    /// Changes when a round begins.
+    pub(super) fn rounds(&self) -> watch::Receiver<u64> {
+        self.rounds.subscribe()
+    }
+
+    /// After each turn of a shard: what it has to do for the log.
+    pub(super) fn step(self: &Arc<Self>, hub: &Hub) -> Step {
+        match &self.kind {
+            Kind::Checkpoints(checkpointer) => {
+                let mut checkpointer = checkpointer.lock();
+                let was_in_round = checkpointer.is_in_round();
+                let step = checkpointer.step(now(), hub);
+                if checkpointer.is_in_round() && !was_in_round {
+                    self.rounds.send_modify(|rounds| *rounds += 1);
+                }
+                step
+            }
+            Kind::Read(read) => {
+                let mut read = read.lock();
+                read[usize::from(hub.shard().index)] = hub.applied();
+                let slowest = read.iter().min().copied().flatten();
+                drop(read);
+                if let Some(slowest) = slowest {
+                    self.trim(slowest);
+                }
+                Step::Idle
+            }
+        }
+    }
+
+    /// Stores what a step wants written.
+    pub(super) async fn write(self: Arc<Self>, shard: u16, changes: Vec<CheckpointChange>) {
+        let outcome = self.log.checkpoint(changes.into_iter().map(stored).collect()).await;
+        if let Err(error) = &outcome {
+            tracing::warn!(%error, "a hub's checkpoint could not be written");
+            self.failures.report(error);
+        }
+        let Kind::Checkpoints(checkpointer) = &self.kind else { return };
+        let trim = checkpointer.lock().written(now(), shard, outcome.is_ok());
+        if let Some(before) = trim {
+            self.trim(before);
+        }
+    }
+
+    /// When a step is due although nothing happens.
+    pub(super) fn poll_timeout(&self, hub: &Hub) -> Option<Time> {
+        match &self.kind {
+            Kind::Checkpoints(checkpointer) => checkpointer.lock().poll_timeout(hub),
+            Kind::Read(_) => None,
+        }
+    }
+
+    fn trim(self: &Arc<Self>, before: Offset) {
+        let mut trims = self.trims.lock();
+        if trims.last.is_some_and(|last| before <= last) {
+            return;
+        }
+        trims.last = Some(before);
+        trims.wanted = Some(before);
+        if !std::mem::replace(&mut trims.is_under_way, true) {
+            drop(trims);
+            self.trim_all();
+        }
+    }
+
+    /// Trims until nothing further is wanted.
+    fn trim_all(self: &Arc<Self>) {
+        loop {
+            let mut trims = self.trims.lock();
+            let Some(before) = trims.wanted.take() else {
+                trims.is_under_way = false;
+                return;
+            };
+            drop(trims);
+            let mut trim = self.log.trim(before);
+            match trim.as_mut().now_or_never() {
+                Some(outcome) => self.trimmed(outcome),
+                None => {
+                    let upkeep = Arc::clone(self);
+                    tokio::spawn(async move {
+                        upkeep.trimmed(trim.await);
+                        upkeep.trim_all();
+                    });
+                    return;
+                }
+            }
+        }
+    }
+
+    fn trimmed(&self, outcome: Result<(), StoreError>) {
+        if let Err(error) = outcome {
+            tracing::warn!(%error, "a hub's log could not be trimmed");
+            self.failures.report(&error);
+        }
+    }
+}
+
+fn stored(change: CheckpointChange) -> store::CheckpointChange {
+    match change {
+        CheckpointChange::Save { key, covers, bytes } => {
+            store::CheckpointChange::Save { key: key.to_string(), checkpoint: Checkpoint { covers, bytes } }
+        }
+        CheckpointChange::Delete { key } => store::CheckpointChange::Delete { key: key.to_string() },
+    }
+}
