@@ -26,7 +26,7 @@ pub(super) struct Upkeep {
 
 enum Kind {
     /// For a log that outlives the process.
-    Checkpoints(Mutex<Checkpointer>),
+    Checkpoints(Box<Mutex<Checkpointer>>),
     /// For one that does not: how far each shard has read.
     Read(Mutex<Vec<Option<Offset>>>),
 }
@@ -48,7 +48,7 @@ impl Upkeep {
         failures: Failures,
     ) -> Arc<Self> {
         let kind = if log.outlives_process() {
-            Kind::Checkpoints(Mutex::new(checkpointer))
+            Kind::Checkpoints(Box::new(Mutex::new(checkpointer)))
         } else {
             Kind::Read(Mutex::new(vec![None; usize::from(shards)]))
         };
