@@ -17,6 +17,7 @@ const OFTEN: CheckpointBounds = CheckpointBounds {
     retry_ms: 0,
     write_bytes: 500,
     step_chunks: 1024,
+    step_bytes: 1 << 20,
 };
 
 /// Longer than anything here takes on a busy machine.

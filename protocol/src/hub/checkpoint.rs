@@ -67,15 +67,18 @@ impl Hub {
         ChunkCheckpoint { sessions }
     }
 
-    /// The messages up to an offset that sessions of a chunk keep, each as often as a session keeps it.
-    pub(super) fn messages_of(&self, chunk: u16, up_to: Offset) -> Vec<Arc<SharedMessage>> {
-        let mut messages = Vec::new();
+    /// Visits the messages up to an offset that sessions of a chunk keep, each as often as a session keeps it.
+    pub(super) fn for_each_message(
+        &self,
+        chunk: u16,
+        up_to: Option<Offset>,
+        mut visit: impl FnMut(&Arc<SharedMessage>),
+    ) {
         for session in self.sessions_of(chunk).filter(|session| session.subprotocol.is_reliable()) {
             let outbox = session.outbox.lock();
             let all = outbox.unacknowledged().map(|(_, message)| message);
-            messages.extend(all.take_while(|message| message.name().offset <= up_to).cloned());
+            all.take_while(|message| Some(message.name().offset) <= up_to).for_each(&mut visit);
         }
-        messages
     }
 
     fn sessions_of(&self, chunk: u16) -> impl Iterator<Item = &Session> {

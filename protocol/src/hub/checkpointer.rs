@@ -39,6 +39,7 @@
 //! A session whose end was decided, but is not in the log, is kept as one that is ending: the next boot goes on with it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -65,8 +66,10 @@ pub struct CheckpointBounds {
     pub retry_ms: u64,
     /// A write takes no more chunks or copies once it has so many bytes.
     pub write_bytes: usize,
-    /// Chunks that are visited in one step.
+    /// Chunks that are visited in one step ...
     pub step_chunks: usize,
+    /// ... and about how many bytes of them and of copies are encoded, as long as nothing has to be written meanwhile.
+    pub step_bytes: usize,
 }
 
 impl Default for CheckpointBounds {
@@ -79,12 +82,13 @@ impl Default for CheckpointBounds {
             retry_ms: 10_000,
             write_bytes: 256 << 10,
             step_chunks: 16,
+            step_bytes: 32 << 10,
         }
     }
 }
 
-/// Copies that are deleted in one write.
-const DELETES_MAX: usize = 4096;
+/// Copies that are looked at in one step, and perhaps deleted in one write.
+const LOOK_COPIES: usize = 4096;
 
 /// One change of the stored parts. The changes of a write may be stored in any order, each as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -175,6 +179,8 @@ struct Round {
     /// Names up to the end of the round before that sessions keep.
     kept: BTreeSet<MessageRef>,
     shards: Vec<Progress>,
+    /// Copies up to here are kept or deleted.
+    looked_up_to: Option<MessageRef>,
 }
 
 #[derive(Debug, Default)]
@@ -183,7 +189,17 @@ struct Progress {
     /// Chunks that were visited.
     visited: usize,
     to_copy: VecDeque<Arc<SharedMessage>>,
+    buffer: Buffer,
     is_done: bool,
+}
+
+/// What the next write of a shard takes.
+#[derive(Debug, Default)]
+struct Buffer {
+    changes: Vec<CheckpointChange>,
+    bytes: usize,
+    chunks: Vec<(u16, StoredChunk)>,
+    messages: Vec<MessageRef>,
 }
 
 impl Stored {
@@ -351,63 +367,66 @@ impl Checkpointer {
             return Step::Idle;
         };
         let (Some(applied), count) = (hub.applied(), shards.len()) else { return Step::Idle };
-        let progress = &mut round.shards[index];
-        let mut changes = Vec::new();
-        let mut bytes = 0;
-        let mut copied = Vec::new();
-        let mut saved = Vec::new();
-        while bytes < bounds.write_bytes {
-            let Some(message) = progress.to_copy.pop_front() else { break };
+        let Round { visited, kept, shards: all_progress, .. } = round;
+        let Progress { visited: chunks_visited, to_copy, buffer, is_done, .. } = &mut all_progress[index];
+        let mut step_bytes = 0;
+        while step_bytes < bounds.step_bytes && buffer.bytes < bounds.write_bytes {
+            let Some(message) = to_copy.pop_front() else { break };
             let copy = message.to_checkpoint().encode();
-            bytes += copy.len();
-            copied.push(message.name());
-            let key = CheckpointKey::Message(message.name());
-            changes.push(CheckpointChange::Save { key, covers: message.name().offset, bytes: copy });
+            step_bytes += copy.len();
+            buffer.messages.push(message.name());
+            buffer.save(CheckpointKey::Message(message.name()), message.name().offset, copy);
         }
-        let chunks = (index..usize::from(CHUNKS)).step_by(count).skip(progress.visited);
+        let chunks = (index..usize::from(CHUNKS)).step_by(count).skip(*chunks_visited);
         for chunk in chunks.take(bounds.step_chunks) {
-            if bytes >= bounds.write_bytes || !progress.to_copy.is_empty() {
+            let is_enough = step_bytes >= bounds.step_bytes || buffer.bytes >= bounds.write_bytes;
+            if is_enough || !to_copy.is_empty() {
                 break;
             }
-            progress.visited += 1;
-            round.visited[chunk] = Some(applied);
+            *chunks_visited += 1;
+            visited[chunk] = Some(applied);
             let chunk = chunk as u16;
-            for message in before.map(|before| hub.messages_of(chunk, before)).unwrap_or_default() {
+            hub.for_each_message(chunk, *before, |message| {
                 let name = message.name();
                 let has_copy = stored.messages.get(&name) == Some(&true) || is_on(Mutation::CopySkipped);
-                if round.kept.insert(name) && !has_copy {
+                if kept.insert(name) && !has_copy {
                     stored.messages.insert(name, false);
-                    progress.to_copy.push_back(message);
+                    to_copy.push_back(Arc::clone(message));
                 }
-            }
+            });
             let encoded = hub.chunk_to_checkpoint(chunk).encode();
+            step_bytes += encoded.len();
             let now_there = StoredChunk::of(&encoded);
             let known = stored.chunks[usize::from(chunk)];
             let is_same = known.hash == now_there.hash;
             if is_same || (is_on(Mutation::ChunkTakenForClean) && known.bytes > 1) {
                 continue;
             }
-            bytes += encoded.len();
-            saved.push((chunk, now_there));
-            let key = CheckpointKey::Chunk(chunk);
-            changes.push(CheckpointChange::Save { key, covers: applied, bytes: encoded });
+            buffer.chunks.push((chunk, now_there));
+            buffer.save(CheckpointKey::Chunk(chunk), applied, encoded);
         }
         let chunks = (usize::from(CHUNKS) - index).div_ceil(count);
-        progress.is_done = progress.visited == chunks && progress.to_copy.is_empty();
-        if changes.is_empty() {
+        *is_done = *chunks_visited == chunks && to_copy.is_empty();
+        if buffer.changes.is_empty() || (buffer.bytes < bounds.write_bytes && !*is_done) {
             return Step::More;
         }
-        shards[index].write = Some(Writing::Parts { chunks: saved, messages: copied });
+        let Buffer { changes, chunks, messages, .. } = std::mem::take(buffer);
+        shards[index].write = Some(Writing::Parts { chunks, messages });
         Step::Write(changes)
     }
 
     /// Everything of the round but the last part is stored.
     fn finish(&mut self, index: usize) -> Step {
         let Some(round) = &mut self.round else { return Step::Idle };
-        let all = self.stored.messages.keys();
-        let stale: Vec<_> =
-            all.filter(|name| !round.kept.contains(name)).take(DELETES_MAX).copied().collect();
-        if !stale.is_empty() {
+        let behind = round.looked_up_to.map_or(Bound::Unbounded, Bound::Excluded);
+        let copies = self.stored.messages.range((behind, Bound::Unbounded)).take(LOOK_COPIES);
+        let copies: Vec<MessageRef> = copies.map(|(name, _)| *name).collect();
+        if let Some(last) = copies.last() {
+            round.looked_up_to = Some(*last);
+            let stale: Vec<_> = copies.into_iter().filter(|name| !round.kept.contains(name)).collect();
+            if stale.is_empty() {
+                return Step::More;
+            }
             let delete = |name: &MessageRef| CheckpointChange::Delete { key: CheckpointKey::Message(*name) };
             let changes = stale.iter().map(delete).collect();
             self.shards[index].write = Some(Writing::Deletes(stale));
@@ -421,6 +440,13 @@ impl Checkpointer {
     }
 }
 
+impl Buffer {
+    fn save(&mut self, key: CheckpointKey, covers: Offset, bytes: Bytes) {
+        self.bytes += bytes.len();
+        self.changes.push(CheckpointChange::Save { key, covers, bytes });
+    }
+}
+
 impl Round {
     fn new(shards: usize) -> Self {
         Self {
@@ -428,6 +454,7 @@ impl Round {
             visited: vec![None; usize::from(CHUNKS)],
             kept: BTreeSet::new(),
             shards: (0..shards).map(|_| Progress::default()).collect(),
+            looked_up_to: None,
         }
     }
 

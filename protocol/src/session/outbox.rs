@@ -338,6 +338,11 @@ impl Outbox {
         self.request_bytes += bytes;
     }
 
+    /// Requests that were read and are not settled.
+    pub fn pending_requests(&self) -> usize {
+        self.requests
+    }
+
     /// Whether this socket may read on; if not, the waker is woken when it may. One that is no longer attached may
     /// not, and is not woken again.
     pub fn may_read(&mut self, epoch: AttachEpoch, waker: &Waker) -> bool {

@@ -46,6 +46,9 @@ enum Command {
     Accept(command::accept::AcceptArgs),
     IdleMemory(command::idle_memory::IdleMemoryArgs),
     Store(command::store::StoreArgs),
+    Restart(command::restart::RestartArgs),
+    #[command(hide = true)]
+    RestartProcess(command::restart::RestartProcessArgs),
     Generator(command::generator::GeneratorArgs),
     Floor(floor::FloorArgs),
 }
@@ -57,6 +60,8 @@ fn main() -> Result<()> {
         Command::Accept(args) => command::accept::run(&args),
         Command::IdleMemory(args) => command::idle_memory::run(&args),
         Command::Store(args) => command::store::run(&args),
+        Command::Restart(args) => command::restart::run(&args),
+        Command::RestartProcess(args) => command::restart::run_process(&args),
         Command::Generator(args) => command::generator::run(&args),
         Command::Floor(args) => match floor::run(&args)? {},
     }

@@ -205,6 +205,7 @@ fn checkpoints(random: &mut Random) -> CheckpointBounds {
         retry_ms: random.pick(&[10, 1_000]),
         write_bytes: random.pick(&[1, 1_000, 1 << 20]),
         step_chunks: random.pick(&[1024, 300]),
+        step_bytes: random.pick(&[1, 1_000, 1 << 20]),
     }
 }
 

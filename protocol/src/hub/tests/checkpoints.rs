@@ -123,6 +123,7 @@ const BOUNDS: CheckpointBounds = CheckpointBounds {
     retry_ms: 0,
     write_bytes: 300,
     step_chunks: 400,
+    step_bytes: 200,
 };
 const NOW: Time = Time(0);
 

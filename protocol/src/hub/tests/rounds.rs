@@ -18,6 +18,7 @@ const BOUNDS: CheckpointBounds = CheckpointBounds {
     retry_ms: 10_000,
     write_bytes: 1_000,
     step_chunks: 100,
+    step_bytes: 1 << 20,
 };
 
 /// Takes steps and stores what they write, until there is nothing to do. Returns the sizes of the writes, and how far the

@@ -5,4 +5,5 @@ pub mod fanout;
 pub mod generator;
 pub mod idle_memory;
 pub mod publish;
+pub mod restart;
 pub mod store;
