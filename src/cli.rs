@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-use oncewire::config::{Overrides, Secret, Store};
+use oncewire::config::{Durability, Overrides, Secret, Store};
 use oncewire::telemetry::LogFormat;
 use url::Url;
 
@@ -65,6 +65,33 @@ pub enum Command {
     /// Print a URL with which a client can connect.
     #[command(after_help = TOKEN_EXAMPLES)]
     Token(Token),
+    /// Look at a data directory that no gateway is using, or begin a new epoch in it.
+    #[command(subcommand)]
+    Log(Log),
+}
+
+/// The commands about a data directory.
+#[derive(Debug, Subcommand)]
+pub enum Log {
+    /// Say what is in it: hubs, segments, records, checkpoints.
+    Inspect(DataDirectory),
+    /// Read all of it and check every byte. Exit code 1 and the place, if something is damaged.
+    Verify(DataDirectory),
+    /// Give every hub a new epoch and an empty log: sessions and messages from before are gone.
+    #[command(
+        after_help = "Necessary after a backup has been restored: clients have seen what came after it, under \
+                            sequence ids that would be given again. With a new epoch their sessions are refused, and \
+                            they open new ones."
+    )]
+    NewEpoch(DataDirectory),
+}
+
+/// Which data directory.
+#[derive(Debug, Args)]
+pub struct DataDirectory {
+    /// Directory of the disk store
+    #[arg(long = "data-dir", value_name = "DIR", env = "ONCEWIRE_DATA_DIR")]
+    pub path: PathBuf,
 }
 
 const TOKEN_EXAMPLES: &str = "\
@@ -89,13 +116,9 @@ pub struct Serve {
     #[arg(long, value_name = "KEY", env = "ONCEWIRE_SECONDARY_KEY", hide_env_values = true, value_parser = secret)]
     secondary_key: Option<Secret>,
 
-    /// Where sessions and messages are kept [default: memory]
-    #[arg(long, value_enum, env = "ONCEWIRE_STORE")]
-    store: Option<Store>,
-
-    /// Directory of the disk store
-    #[arg(long, value_name = "DIR", env = "ONCEWIRE_DATA_DIR")]
-    data_dir: Option<PathBuf>,
+    /// Where sessions and messages are kept.
+    #[command(flatten)]
+    storage: Storage,
 
     /// URL under which clients reach this gateway; may be given several times, in the variable with commas
     #[arg(long = "public-url", value_name = "URL", env = "ONCEWIRE_PUBLIC_URL", value_delimiter = ',')]
@@ -107,7 +130,7 @@ pub struct Serve {
 
     /// How to log.
     #[command(flatten)]
-    pub log: Log,
+    pub log: Logging,
 }
 
 impl Serve {
@@ -118,8 +141,7 @@ impl Serve {
             access_key: self.access_key.clone(),
             secondary_access_key: self.secondary_key.clone(),
             public_urls: self.public_urls.clone(),
-            store: self.store,
-            data_dir: self.data_dir.clone(),
+            ..self.storage.overrides()
         }
     }
 }
@@ -131,9 +153,41 @@ pub struct Dev {
     #[arg(long, value_name = "ADDRESS:PORT", env = "ONCEWIRE_LISTEN", default_value = "127.0.0.1:8080")]
     pub listen: SocketAddr,
 
+    /// Where sessions and messages are kept.
+    #[command(flatten)]
+    pub storage: Storage,
+
     /// How to log.
     #[command(flatten)]
-    pub log: Log,
+    pub log: Logging,
+}
+
+/// Where sessions and messages are kept.
+#[derive(Debug, Args)]
+pub struct Storage {
+    /// Where sessions and messages are kept: on disk they survive a crash, in memory nothing does [default: disk]
+    #[arg(long, value_enum, value_name = "STORE", env = "ONCEWIRE_STORE")]
+    store: Option<Store>,
+
+    /// Directory of the disk store, made if it is not there [default: ./data]
+    #[arg(long, value_name = "DIR", env = "ONCEWIRE_DATA_DIR")]
+    data_dir: Option<PathBuf>,
+
+    /// What an acknowledgement waits for, with the disk store [default: sync]
+    #[arg(long, value_enum, value_name = "WHAT", env = "ONCEWIRE_DURABILITY")]
+    durability: Option<Durability>,
+}
+
+impl Storage {
+    /// What flags and environment set, to be laid over the file.
+    pub fn overrides(&self) -> Overrides {
+        Overrides {
+            store: self.store,
+            data_dir: self.data_dir.clone(),
+            durability: self.durability,
+            ..Overrides::default()
+        }
+    }
 }
 
 /// Arguments of `token`.
@@ -190,7 +244,7 @@ impl Token {
 
 /// How to log.
 #[derive(Debug, Args)]
-pub struct Log {
+pub struct Logging {
     /// Format of the log on standard error
     #[arg(
         long = "log-format",

@@ -6,14 +6,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use oncewire_protocol::log::BootId;
+use oncewire_protocol::wire::HubName;
 use tokio::net::TcpListener;
 
 use crate::admin::{self, Readiness};
 use crate::auth::{AccessKeyError, AccessKeys, ReconnectionTokens};
-use crate::config::{Config, Secret};
+use crate::config::{Config, Secret, Store as ConfiguredStore};
 use crate::edge::{self, Edge};
 use crate::engine::Engine;
-use crate::store::{MemoryStore, Store, StoreError};
+use crate::store::{EmbeddedStore, MemoryStore, Store, StoreError};
 
 /// Why the gateway could not start.
 #[derive(Debug, thiserror::Error)]
@@ -27,7 +28,7 @@ pub enum GatewayError {
         source: io::Error,
     },
     /// The store can't be used, or not any more.
-    #[error("the store failed")]
+    #[error(transparent)]
     Store(#[from] StoreError),
     /// There is no access key.
     #[error("no access key")]
@@ -50,37 +51,86 @@ pub async fn bind(config: &Config) -> Result<TcpListener, GatewayError> {
     edge::listen(address).map_err(|source| GatewayError::Listen { address, source })
 }
 
-/// Serves until `shutdown` completes, and then until the sockets are closed.
-///
-/// # Errors
-/// When a gateway can't be made of this configuration.
-pub async fn run(
-    config: Config,
-    listener: TcpListener,
-    shutdown: impl Future<Output = ()>,
-) -> Result<(), GatewayError> {
-    Gateway::new(config, configured_store()?)?.serve(listener, shutdown).await
+/// Where a gateway keeps what outlives its sockets.
+#[derive(Clone)]
+pub struct Storage {
+    /// The hubs' logs.
+    store: Arc<dyn Store>,
+    /// What reconnection tokens are made with. It lives as long as the logs.
+    reconnection_secret: [u8; 32],
+}
+
+impl Storage {
+    /// A store whose sessions can be resumed as long as this process, or a clone of this, is there.
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        Self { store, reconnection_secret: rand::random() }
+    }
+
+    /// The storage that the configuration asks for.
+    ///
+    /// # Errors
+    /// The data directory can't be used.
+    pub fn open(config: &Arc<Config>) -> Result<Self, GatewayError> {
+        let storage = match config.store {
+            ConfiguredStore::Memory => Self::new(Arc::new(MemoryStore::default())),
+            ConfiguredStore::Disk => {
+                let hubs = Arc::clone(config);
+                let durability = move |hub: &HubName| hubs.hub(hub.as_str()).durability;
+                let store = EmbeddedStore::open(&config.data_dir, durability)?;
+                let reconnection_secret = store.reconnection_secret()?;
+                Self { store: Arc::new(store), reconnection_secret }
+            }
+        };
+        storage.with_faults()
+    }
+
+    #[cfg(not(feature = "fault-injection"))]
+    fn with_faults(self) -> Result<Self, GatewayError> {
+        Ok(self)
+    }
+
+    /// In such a build appends fail as `ONCEWIRE_TEST_FAIL_APPENDS` says.
+    #[cfg(feature = "fault-injection")]
+    fn with_faults(self) -> Result<Self, GatewayError> {
+        match std::env::var("ONCEWIRE_TEST_FAIL_APPENDS") {
+            Ok(plan) => {
+                let store = Arc::new(crate::store::FaultyStore::new(self.store, plan.parse()?));
+                Ok(Self { store, ..self })
+            }
+            Err(_) => Ok(self),
+        }
+    }
 }
 
 /// A gateway that is ready to serve.
 pub struct Gateway {
     config: Arc<Config>,
     access_keys: AccessKeys,
+    storage: Storage,
     engine: Engine,
 }
 
 impl Gateway {
-    /// A gateway that keeps its hubs' logs in `store`.
+    /// A gateway with the storage that its configuration asks for.
+    ///
+    /// # Errors
+    /// When the configuration has no access key, or one that can't be used; or the storage can't be opened.
+    pub fn open(config: Config) -> Result<Self, GatewayError> {
+        let storage = Storage::open(&Arc::new(config.clone()))?;
+        Self::new(config, storage)
+    }
+
+    /// A gateway with a storage of its own.
     ///
     /// # Errors
     /// When the configuration has no access key, or one that can't be used.
-    pub fn new(config: Config, store: Arc<dyn Store>) -> Result<Self, GatewayError> {
+    pub fn new(config: Config, storage: Storage) -> Result<Self, GatewayError> {
         let config = Arc::new(config);
         let primary = config.access_key.as_ref().ok_or(GatewayError::NoAccessKey)?;
         let secondary = config.secondary_access_key.as_ref();
         let access_keys = AccessKeys::new(primary.expose(), secondary.map(Secret::expose))?;
-        let engine = Engine::new(Arc::clone(&config), store, BootId(rand::random()));
-        Ok(Self { config, access_keys, engine })
+        let engine = Engine::new(Arc::clone(&config), Arc::clone(&storage.store), BootId(rand::random()));
+        Ok(Self { config, access_keys, storage, engine })
     }
 
     /// Where the sessions live.
@@ -104,8 +154,7 @@ impl Gateway {
         let edge = Edge {
             config: self.config,
             access_keys: self.access_keys,
-            // A log that dies with the process needs no secret that outlives it.
-            reconnection_tokens: ReconnectionTokens::new(rand::random()),
+            reconnection_tokens: ReconnectionTokens::new(self.storage.reconnection_secret),
             engine: self.engine,
         };
         readiness.set(true);
@@ -118,20 +167,5 @@ impl Gateway {
             error = engine.failed() => return Err(error.into()),
         }
         Ok(engine.close().await?)
-    }
-}
-
-#[cfg(not(feature = "fault-injection"))]
-fn configured_store() -> Result<Arc<dyn Store>, GatewayError> {
-    Ok(Arc::new(MemoryStore::default()))
-}
-
-/// In such a build appends fail as `ONCEWIRE_TEST_FAIL_APPENDS` says.
-#[cfg(feature = "fault-injection")]
-fn configured_store() -> Result<Arc<dyn Store>, GatewayError> {
-    let store = Arc::new(MemoryStore::default());
-    match std::env::var("ONCEWIRE_TEST_FAIL_APPENDS") {
-        Ok(plan) => Ok(Arc::new(crate::store::FaultyStore::new(store, plan.parse()?))),
-        Err(_) => Ok(store),
     }
 }

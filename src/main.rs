@@ -1,6 +1,7 @@
 //! The `oncewire` command: flags and file to configuration to run.
 
 mod cli;
+mod log_command;
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -11,12 +12,13 @@ use std::sync::Arc;
 use anyhow::Context;
 use oncewire::auth::{AccessKeyError, AccessKeys, ClientGrant, KeyName};
 use oncewire::config::{Config, Overrides, Secret};
+use oncewire::gateway::Gateway;
 use oncewire::{engine, gateway, telemetry};
 use oncewire_protocol::wire::{GroupName, HubName};
 use tokio::sync::Notify;
 use url::Url;
 
-use crate::cli::{Cli, Command, Dev, Log, Serve, Token};
+use crate::cli::{Cli, Command, Dev, Logging, Serve, Token};
 
 /// Many small objects that live as long as a session: the system's allocator would use more memory for them.
 #[global_allocator]
@@ -40,6 +42,7 @@ fn main() -> ExitCode {
         Command::Serve(arguments) => serve(&arguments),
         Command::Dev(arguments) => dev(&arguments),
         Command::Token(arguments) => token(&arguments),
+        Command::Log(command) => log_command::run(&command),
     };
     let (code, message) = match result {
         Ok(()) => return ExitCode::SUCCESS,
@@ -73,7 +76,7 @@ fn dev(arguments: &Dev) -> Result<(), Failure> {
     let overrides = Overrides {
         listen: Some(arguments.listen),
         access_key: Some(access_key.clone()),
-        ..Overrides::default()
+        ..arguments.storage.overrides()
     };
     let config = Config::from_toml("", overrides).map_err(usage)?;
     start_logging(&arguments.log)?;
@@ -117,11 +120,12 @@ fn run(config: Config, greeting: impl FnOnce(&str) -> Result<String, Failure>) -
         raise_descriptor_limit();
         let listener = gateway::bind(&config).await.map_err(runtime_failure)?;
         let local: SocketAddr = listener.local_addr().map_err(runtime_failure)?;
+        let gateway = Gateway::open(config.clone()).map_err(runtime_failure)?;
         print(&greeting(&config.endpoint(local))?)?;
         tracing::info!(address = %local, "listening");
         let stop = Arc::new(Notify::new());
         let stopped = Arc::clone(&stop).notified_owned();
-        let serving = gateway::run(config, listener, stopped);
+        let serving = gateway.serve(listener, stopped);
         let impatience = async {
             signals.first().await;
             stop.notify_one();
@@ -183,7 +187,7 @@ fn development_greeting(endpoint: &str, access_key: &Secret) -> Result<String, F
     Ok(greeting)
 }
 
-fn start_logging(log: &Log) -> Result<(), Failure> {
+fn start_logging(log: &Logging) -> Result<(), Failure> {
     telemetry::init(log.format, &log.filter).map_err(usage)
 }
 

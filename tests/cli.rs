@@ -5,6 +5,8 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, SystemTime};
@@ -15,10 +17,17 @@ const KEY: &str = "cli-test-key-0123456789abcdef-0123456789";
 /// A safety net for noisy machines; no test waits for it to pass.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The command, shielded from the variables of whoever runs the tests.
+/// The command, shielded from the variables of whoever runs the tests, and without a disk.
 fn oncewire(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_oncewire"));
-    command.args(arguments).env_clear().stdin(Stdio::null());
+    command.args(arguments).env_clear().env("ONCEWIRE_STORE", "memory").stdin(Stdio::null());
+    command
+}
+
+/// The command in a directory of its own, with the store that it has by default.
+fn oncewire_in(directory: &Path, arguments: &[&str]) -> Command {
+    let mut command = oncewire(arguments);
+    command.env_remove("ONCEWIRE_STORE").current_dir(directory);
     command
 }
 
@@ -174,20 +183,12 @@ fn a_missing_configuration_file_is_named() {
 }
 
 #[test]
-fn the_disk_store_does_not_exist_yet() {
-    for command in [
-        &mut oncewire(&["serve", "--access-key", KEY, "--store", "disk"]),
-        oncewire(&["serve", "--access-key", KEY]).env("ONCEWIRE_STORE", "disk"),
-    ] {
-        let message = refused(command);
-        assert!(message.contains("no disk store yet"), "{message}");
-    }
-}
-
-#[test]
 fn wrong_usage_exits_2() {
     for arguments in [
         &["serve", "--access-key", KEY, "--store", "tape"][..],
+        &["serve", "--access-key", KEY, "--durability", "hope"],
+        &["log", "verify"],
+        &["log"],
         &["serve", "--access-key", KEY, "--listen", "8080"],
         &["serve", "--access-key", KEY, "--public-url", "ws://chat.example.com"],
         &["serve", "--access-key", KEY, "--log", "oncewire=loud"],
@@ -249,6 +250,7 @@ fn every_flag_of_serve_is_also_a_variable() {
             .env("ONCEWIRE_SECONDARY_KEY", KEY.to_uppercase())
             .env("ONCEWIRE_STORE", "memory")
             .env("ONCEWIRE_DATA_DIR", "unused")
+            .env("ONCEWIRE_DURABILITY", "memory")
             .env("ONCEWIRE_PUBLIC_URL", "https://chat.example.com/wps,https://other.example.com")
             .env("ONCEWIRE_LOG", "trace")
             .env("ONCEWIRE_LOG_FORMAT", "json"),
@@ -432,4 +434,114 @@ fn help_explains_and_shows_no_key() {
         assert!(stdout.contains(word), "{word} is missing in\n{stdout}");
     }
     assert_eq!(finish(&mut oncewire(&["--version"])).0, 0);
+}
+
+/// Serves over a new data directory, and ends well.
+fn serve_once(directory: &Path) {
+    let running = Running::start(&mut oncewire_in(directory, &["dev", "--listen", "127.0.0.1:0"]));
+    let (endpoint, _) = connection_string(&running.line());
+    let line = running.line();
+    let path = line.strip_prefix("client URL: ws://").unwrap().split_once('/').unwrap().1.to_owned();
+    // A hub is there once it has a client.
+    let mut stream = TcpStream::connect(address(&endpoint)).unwrap();
+    let head = format!(
+        "GET /{path} HTTP/1.1\r\nHost: {}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\
+         Sec-WebSocket-Protocol: json.reliable.webpubsub.azure.v1\r\n\r\n",
+        address(&endpoint)
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 101");
+    running.signal("TERM");
+    let (code, log) = running.end();
+    assert_eq!(code, Some(0), "{log}");
+}
+
+#[test]
+fn sessions_are_on_the_disk_by_default_for_their_owner_only() {
+    let directory = tempfile::tempdir().unwrap();
+    serve_once(directory.path());
+    let mode =
+        |path: &str| std::fs::metadata(directory.path().join(path)).unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode("data"), mode("data/reconnection-secret")), (0o700, 0o600));
+    assert!(directory.path().join("data/hubs/chat").is_dir());
+}
+
+#[test]
+fn a_data_directory_that_is_in_use_is_refused_by_name() {
+    let directory = tempfile::tempdir().unwrap();
+    let running = Running::start(&mut oncewire_in(directory.path(), &["dev", "--listen", "127.0.0.1:0"]));
+    running.line();
+    for arguments in [
+        &["dev", "--listen", "127.0.0.1:0"][..],
+        &["log", "verify", "--data-dir", "data"],
+        &["log", "new-epoch", "--data-dir", "data"],
+    ] {
+        let (code, stdout, stderr) = finish(&mut oncewire_in(directory.path(), arguments));
+        assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
+        assert!(stderr.contains("data is in use by another process"), "{stderr}");
+    }
+}
+
+#[test]
+fn a_data_directory_that_cannot_be_made_is_refused_by_name() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("data"), "a file").unwrap();
+    let (code, stdout, stderr) =
+        finish(&mut oncewire_in(directory.path(), &["dev", "--listen", "127.0.0.1:0"]));
+    assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
+    assert!(stderr.contains("oncewire: data"), "{stderr}");
+}
+
+#[test]
+fn a_log_can_be_inspected_verified_and_given_a_new_epoch() {
+    let directory = tempfile::tempdir().unwrap();
+    let log =
+        |command: &str| finish(&mut oncewire_in(directory.path(), &["log", command, "--data-dir", "data"]));
+    let (code, _, stderr) = log("inspect");
+    assert_eq!(code, 1);
+    assert!(stderr.contains("data"), "{stderr}");
+
+    serve_once(directory.path());
+    let (code, before, _) = log("inspect");
+    assert_eq!(code, 0);
+    for word in
+        ["hub chat: ok", "epoch ", "sessions opened: 1", "segment 00000000000000000000.redb: offsets 0 to "]
+    {
+        assert!(before.contains(word), "{word}: {before}");
+    }
+    let (code, verified, _) = log("verify");
+    assert_eq!(
+        (code, verified.contains("hub chat: ") && verified.ends_with("ok\n")),
+        (0, true),
+        "{verified}"
+    );
+
+    let (code, told, _) = log("new-epoch");
+    assert_eq!((code, told.contains("hub chat: empty, in a new epoch")), (0, true), "{told}");
+    let (_, after, _) = log("inspect");
+    let epoch = |text: &str| text.lines().find(|line| line.contains("epoch ")).unwrap().to_owned();
+    assert_ne!(epoch(&before), epoch(&after));
+    assert!(after.contains("records: 0"), "{after}");
+}
+
+#[test]
+fn damage_in_a_log_is_found_and_its_place_named() {
+    let directory = tempfile::tempdir().unwrap();
+    serve_once(directory.path());
+    let segment = directory.path().join("data/hubs/chat/00000000000000000000.redb");
+    let mut bytes = std::fs::read(&segment).unwrap();
+    let role = b"webpubsub.joinLeaveGroup";
+    let places: Vec<_> = (0..bytes.len()).filter(|&at| bytes[at..].starts_with(role)).collect();
+    assert!(!places.is_empty());
+    places.iter().for_each(|&at| bytes[at] ^= 0xff);
+    std::fs::write(&segment, bytes).unwrap();
+    for command in ["inspect", "verify"] {
+        let arguments = ["log", command, "--data-dir", "data"];
+        let (code, stdout, stderr) = finish(&mut oncewire_in(directory.path(), &arguments));
+        assert_eq!(code, 1, "{stdout}{stderr}");
+        assert!(stdout.contains("damaged: ") && stdout.contains("00000000000000000000.redb"), "{stdout}");
+    }
 }

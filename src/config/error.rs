@@ -60,9 +60,6 @@ pub enum ConfigError {
         /// The section that has them.
         section: String,
     },
-    /// The disk store is asked for.
-    #[error("store = \"disk\": this version has no disk store yet; leave store out or set it to \"memory\"")]
-    NoDiskStore,
 }
 
 /// What deserves attention without being wrong. Each message names the key.

@@ -25,6 +25,8 @@ pub struct Overrides {
     pub store: Option<Store>,
     /// See [`Config::data_dir`].
     pub data_dir: Option<PathBuf>,
+    /// See [`Config::durability`].
+    pub durability: Option<Durability>,
 }
 
 impl Config {
@@ -54,7 +56,8 @@ impl Config {
     }
 
     fn apply(&mut self, overrides: Overrides) {
-        let Overrides { listen, access_key, secondary_access_key, public_urls, store, data_dir } = overrides;
+        let Overrides { listen, access_key, secondary_access_key, public_urls, store, data_dir, durability } =
+            overrides;
         self.listen = listen.unwrap_or(self.listen);
         self.access_key = access_key.or(self.access_key.take());
         self.secondary_access_key = secondary_access_key.or(self.secondary_access_key.take());
@@ -62,13 +65,13 @@ impl Config {
             self.public_urls = public_urls;
         }
         self.store = store.unwrap_or(self.store);
-        self.data_dir = data_dir.or(self.data_dir.take());
+        if let Some(data_dir) = data_dir {
+            self.data_dir = data_dir;
+        }
+        self.durability = durability.or(self.durability);
     }
 
     fn check(&self) -> Result<(), ConfigError> {
-        if self.store == Store::Disk {
-            return Err(ConfigError::NoDiskStore);
-        }
         if !self.public_urls.iter().all(is_base_url) {
             return Err(ConfigError::BadPublicUrl);
         }

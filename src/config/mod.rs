@@ -45,16 +45,20 @@ pub struct Config {
     /// public URL must be set, or every token is refused.
     pub public_urls: Vec<Url>,
 
-    /// Where logs are kept: `memory` or `disk`. Default `memory`. Danger: with `memory` no session and no message
+    /// Where logs are kept: `disk` or `memory`. Default `disk`. Danger: with `memory` no session and no message
     /// survives a restart.
     pub store: Store,
 
-    /// Where the disk store keeps its files. No default. Of no effect with the memory store.
-    pub data_dir: Option<PathBuf>,
+    /// Where the disk store keeps its files; made if it is not there. Default `data`, in the directory where the
+    /// gateway is started. One process uses it at a time. Of no effect with the memory store. Danger: it holds the
+    /// messages and the secret that reconnection tokens are made with; after a backup of it has been restored,
+    /// `oncewire log new-epoch` is necessary.
+    pub data_dir: PathBuf,
 
-    /// What an acknowledgement is worth: `sync`, `os` or `memory`. Default `sync` with the disk store, `memory` with
-    /// the memory store, where the other two have no effect. May stand under `[hubs."name"]`. Danger: `os` loses
-    /// acknowledged messages when the machine loses power, `memory` also when the process dies.
+    /// What an acknowledgement waits for: `sync` (the disk), `os` (the operating system) or `memory` (nothing). Default
+    /// `sync` with the disk store, `memory` with the memory store, where the other two have no effect. May stand under
+    /// `[hubs."name"]`. Danger: with `os` sessions end and acknowledged messages are lost when the machine loses power,
+    /// with `memory` also when the process dies. Cost of `sync`: an acknowledgement takes as long as the disk's sync.
     pub durability: Option<Durability>,
 
     /// How long a session without a socket waits for its client, in seconds. Default 60, 1 to 604,800; below 30,
@@ -151,14 +155,14 @@ pub enum Store {
 }
 
 /// What must have happened before a record counts as written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Durability {
     /// It is on the disk: it survives a loss of power.
     Sync,
-    /// The operating system has it: it survives the end of the process.
+    /// The operating system has it: it survives the end of the process. After a loss of power the hub starts empty.
     Os,
-    /// The process has it: it survives nothing.
+    /// The process has it: it survives nothing, and what the disk has of the hub from before is removed.
     Memory,
 }
 
@@ -170,8 +174,8 @@ impl Default for Config {
             access_key: None,
             secondary_access_key: None,
             public_urls: Vec::new(),
-            store: Store::Memory,
-            data_dir: None,
+            store: Store::Disk,
+            data_dir: PathBuf::from("data"),
             durability: None,
             session_retention_seconds: 60,
             outbox_messages_max: 10_000,

@@ -16,7 +16,8 @@ fn an_empty_file_gives_the_documented_defaults() {
     assert_eq!(config, Config::default());
     assert_eq!(config.listen, "127.0.0.1:8080".parse().unwrap());
     assert_eq!(config.access_key, None);
-    assert_eq!(config.store, Store::Memory);
+    assert_eq!((config.store, config.data_dir.to_str()), (Store::Disk, Some("data")));
+    assert_eq!(config.hub("any").durability, Durability::Sync);
     assert_eq!(config.session_retention_seconds, 60);
     assert_eq!(config.outbox_messages_max, 10_000);
     assert_eq!(config.outbox_bytes_max, 16_777_216);
@@ -80,7 +81,7 @@ fn every_key_can_be_set() {
         secondary_access_key: Some(Secret::new("fedcba9876543210fedcba9876543210")),
         public_urls: vec!["https://chat.example.com/wps".parse().unwrap()],
         store: Store::Memory,
-        data_dir: Some("/var/lib/oncewire".into()),
+        data_dir: "/var/lib/oncewire".into(),
         durability: Some(Durability::Memory),
         session_retention_seconds: 31,
         outbox_messages_max: 2,
@@ -121,19 +122,20 @@ fn every_key_can_be_set() {
 #[test]
 fn a_hub_takes_what_it_does_not_set_from_the_general_keys() {
     let config = read(
-        "session_retention_seconds = 45\nack_window_ids = 2000\n\
-         [hubs.Chat]\nanonymous = true\nack_window_ids = 3000",
+        "session_retention_seconds = 45\nack_window_ids = 2000\ndurability = \"os\"\n\
+         [hubs.Chat]\nanonymous = true\nack_window_ids = 3000\ndurability = \"memory\"",
     )
     .unwrap();
     for name in ["chat", "CHAT", "Chat"] {
         let hub = config.hub(name);
         assert!(hub.anonymous);
         assert_eq!((hub.session_retention_seconds, hub.ack_window_ids), (45, 3000));
+        assert_eq!(hub.durability, Durability::Memory);
     }
     let other = config.hub("other");
     assert!(!other.anonymous);
     assert_eq!((other.session_retention_seconds, other.ack_window_ids), (45, 2000));
-    assert_eq!(other.durability, Durability::Memory);
+    assert_eq!(other.durability, Durability::Os);
 }
 
 #[test]
@@ -152,13 +154,15 @@ fn overrides_win_over_the_file_and_the_file_over_the_defaults() {
         public_urls: vec!["https://flag.example".parse().unwrap()],
         store: Some(Store::Memory),
         data_dir: Some("/flag".into()),
+        durability: Some(Durability::Os),
     };
     let config = Config::from_toml(file, overrides).unwrap();
     assert_eq!(config.listen.port(), 2);
     assert_eq!(config.access_key.as_ref().unwrap().expose(), "the flag's key");
     assert_eq!(config.secondary_access_key.as_ref().unwrap().expose(), "the file's other key");
     assert_eq!(config.public_urls, ["https://flag.example".parse().unwrap()]);
-    assert_eq!(config.data_dir, Some("/flag".into()));
+    assert_eq!(config.data_dir.to_str(), Some("/flag"));
+    assert_eq!(config.durability, Some(Durability::Os));
     assert_eq!(read(file).unwrap().listen.port(), 1);
 }
 
@@ -245,7 +249,7 @@ fn doubtful_values_warn() {
     );
     assert_eq!(warnings("pending_requests_max = 999\nack_window_ids = 1000"), []);
     for durability in ["sync", "os"] {
-        let text = format!("[hubs.chat]\ndurability = \"{durability}\"");
+        let text = format!("store = \"memory\"\n[hubs.chat]\ndurability = \"{durability}\"");
         assert_eq!(
             warnings(&text),
             [ConfigWarning::DurabilityOfMemory { key: key("hubs.\"chat\".durability") }]
@@ -256,7 +260,6 @@ fn doubtful_values_warn() {
 
 #[test]
 fn what_this_version_lacks_is_refused_by_name() {
-    assert!(refusal("store = \"disk\"").contains("no disk store"));
     let message = refusal("[[hubs.\"chat\".event_handlers]]\nurl_template = \"http://127.0.0.1/{event}\"");
     assert!(message.contains("chat") && message.contains("no event handlers"), "{message}");
 }

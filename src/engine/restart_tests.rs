@@ -6,7 +6,8 @@ use oncewire_protocol::hub::CheckpointBounds;
 use tempfile::TempDir;
 
 use super::*;
-use crate::store::{Durability, EmbeddedStore};
+use crate::config::Durability;
+use crate::store::EmbeddedStore;
 
 /// Rounds after every few records.
 const OFTEN: CheckpointBounds = CheckpointBounds {

@@ -10,7 +10,7 @@ mod embedded;
 mod faulty;
 mod memory;
 
-pub use embedded::{Durability, EmbeddedStore, Found, HubReport, OfflineStore, SegmentReport, new_epoch};
+pub use embedded::{EmbeddedStore, Found, HubReport, OfflineStore, SegmentReport, new_epoch};
 #[cfg(feature = "fault-injection")]
 pub use faulty::{FaultPlan, FaultPlanError, FaultyStore};
 pub use memory::MemoryStore;

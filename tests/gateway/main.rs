@@ -27,9 +27,11 @@ mod appends;
 mod client;
 mod closing;
 mod conversions;
+mod crashes;
 mod delivery;
 #[cfg(target_os = "linux")]
 mod floods;
+mod full_disk;
 mod handshake;
 mod limits;
 mod ordering;

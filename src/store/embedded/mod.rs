@@ -69,6 +69,7 @@ use parking_lot::Mutex;
 use tokio::sync::OnceCell;
 
 use super::{Log, MemoryStore, Store, StoreError, StoreErrorCause};
+use crate::config::Durability;
 use committer::SegmentLimits;
 use directory::DataDirectory;
 use disk::{Disk, SystemDisk};
@@ -77,18 +78,6 @@ use table::definite;
 
 /// What redb may keep in memory of a file that is checked, in bytes.
 const CHECK_CACHE_BYTES: usize = 16 * 1024 * 1024;
-
-/// What an append waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Durability {
-    /// The disk: what is acknowledged survives a loss of power.
-    Sync,
-    /// The operating system: it survives the end of the process. After a loss of power the hub starts empty.
-    Os,
-    /// Nothing: the hub's log is in memory. What the disk has of the hub from before is removed, since it would come
-    /// back as if nothing had happened meanwhile.
-    Memory,
-}
 
 /// Logs in a data directory.
 pub struct EmbeddedStore {

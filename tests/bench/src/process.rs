@@ -47,7 +47,8 @@ impl Server {
             }
             Self::Gateway { binary, arguments } => {
                 let mut command = Command::new(binary);
-                command.arg("serve").args(arguments);
+                // An argument can ask for another store.
+                command.arg("serve").args(arguments).env("ONCEWIRE_STORE", "memory");
                 command
             }
         };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use oncewire::config::{Config, Secret};
 use oncewire::engine::Engine;
-use oncewire::gateway;
+use oncewire::gateway::{self, Storage};
 use oncewire::store::{MemoryStore, Store};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -47,7 +47,7 @@ impl Gateway {
         change(&mut config);
         let listener = gateway::bind(&config).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let gateway = gateway::Gateway::new(config, store).unwrap();
+        let gateway = gateway::Gateway::new(config, Storage::new(store)).unwrap();
         let engine = gateway.engine().clone();
         let (stop, stopped) = oneshot::channel();
         let served = tokio::spawn(async move {

@@ -9,7 +9,7 @@ mod served;
 mod socket;
 mod token;
 
-pub use connector::Connector;
+pub use connector::{Connector, Refused};
 pub use driver::Driver;
 pub use gateway::Gateway;
 pub use held_store::{Failure, HeldStore};

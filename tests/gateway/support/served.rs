@@ -24,7 +24,7 @@ impl Served {
         let limit = descriptors_max.map_or(String::new(), |max| format!("ulimit -n {max} && "));
         let mut child = Command::new("sh")
             .args(["-c", &format!("{limit}exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_oncewire"), "serve"])
-            .args(["--listen", "127.0.0.1:0"])
+            .args(["--listen", "127.0.0.1:0", "--store", "memory"])
             .args(arguments)
             .env("ONCEWIRE_ACCESS_KEY", ACCESS_KEY)
             .env("ONCEWIRE_SECONDARY_KEY", SECONDARY_KEY)

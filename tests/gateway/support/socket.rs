@@ -13,7 +13,7 @@ use tokio_tungstenite::tungstenite::error::Error;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::{Bytes, Message};
 
-use super::{leave, soon};
+use super::{a_while, leave, soon};
 
 /// Which session a socket belongs to, and the proof of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -361,6 +361,17 @@ impl Socket {
     pub fn expect_quiet(&mut self) -> impl Future<Output = ()> {
         let caller = std::panic::Location::caller();
         async move { assert_eq!(self.settle().await, Vec::<Value>::new(), "{caller}") }
+    }
+
+    /// Nothing may be on its way, where requests are refused because the disk is full. Pings are answered still.
+    #[track_caller]
+    pub fn expect_quiet_on_a_full_disk(&mut self) -> impl Future<Output = ()> {
+        let caller = std::panic::Location::caller();
+        async move {
+            self.send(serde_json::json!({"type": "ping"})).await;
+            a_while().await;
+            assert_eq!(self.next().await, Event::Message(serde_json::json!({"type": "pong"})), "{caller}");
+        }
     }
 
     /// Closes with a code and waits for the answer.

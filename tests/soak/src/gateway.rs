@@ -10,8 +10,8 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
-/// Any key will do.
-const ACCESS_KEY: &str = "a key of the soak test that guards nothing at all";
+/// The key of every gateway here, unless its arguments name another.
+pub const ACCESS_KEY: &str = "a key of the soak test that guards nothing at all";
 /// How long a start may take. A safety net for machines that are busy, not a promise.
 const START_WAIT: Duration = Duration::from_secs(120);
 
@@ -53,6 +53,11 @@ impl Gateway {
         let mut gateway = Self { command, address, child: None };
         gateway.restart().await?;
         Ok(gateway)
+    }
+
+    /// Gives later starts other arguments.
+    pub fn set_arguments(&mut self, arguments: Vec<String>) {
+        self.command.arguments = arguments;
     }
 
     /// Where it listens.

@@ -23,7 +23,7 @@ use rand::{Rng as _, SeedableRng as _};
 use tokio::sync::watch;
 use tokio::task::{JoinSet, LocalSet};
 
-pub use gateway::{Gateway, GatewayCommand, Grant};
+pub use gateway::{ACCESS_KEY, Gateway, GatewayCommand, Grant};
 pub use peer::Counts;
 use peer::{EVERYBODY, Peer, Run, Stage};
 

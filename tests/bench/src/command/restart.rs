@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use futures_util::stream::{StreamExt as _, TryStreamExt as _};
 use oncewire::config::Config;
+use oncewire::config::Durability;
 use oncewire::engine::{Engine, HubHandle, HubUnavailable, NewSession, Socket};
-use oncewire::store::{Durability, EmbeddedStore, Store};
+use oncewire::store::{EmbeddedStore, Store};
 use oncewire_protocol::log::BootId;
 use oncewire_protocol::session::Request;
 use oncewire_protocol::wire::{

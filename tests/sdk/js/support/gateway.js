@@ -44,7 +44,7 @@ export class Gateway {
     const config = path.join(this.folder, "oncewire.toml");
     await writeFile(config, this.toml);
     const args = ["serve", "--listen", `127.0.0.1:${this.port}`, "--access-key", ACCESS_KEY];
-    args.push("--secondary-key", SECONDARY_ACCESS_KEY, "--config", config);
+    args.push("--secondary-key", SECONDARY_ACCESS_KEY, "--config", config, "--store", "memory");
     let ready;
     const connectionString = new Promise((resolve) => (ready = resolve));
     const onLine = (stream, line) => {

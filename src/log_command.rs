@@ -1,0 +1,131 @@
+//! `oncewire log`: looks at a data directory that no gateway is using, or begins a new epoch in it.
+//!
+//! Knows: how what is stored is told to a person. Does not know: how it is stored.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
+use oncewire::store::{Found, HubReport, OfflineStore, StoreError, new_epoch};
+use oncewire_protocol::log::Body;
+use oncewire_protocol::wire::HubName;
+
+use crate::cli::{DataDirectory, Log};
+use crate::{Failure, print, runtime_failure};
+
+/// Runs one of the commands.
+pub fn run(command: &Log) -> Result<(), Failure> {
+    match command {
+        Log::Inspect(directory) => look(directory, summary),
+        Log::Verify(directory) => look(directory, |hub, _, report| {
+            let records = HumanCount(records(report));
+            let checkpoints = HumanCount(report.checkpoints);
+            format!("hub {hub}: {records} records, {checkpoints} checkpoints: {}", verdict(report))
+        }),
+        Log::NewEpoch(directory) => begin_epoch(directory),
+    }
+}
+
+fn begin_epoch(directory: &DataDirectory) -> Result<(), Failure> {
+    let hubs = new_epoch(&directory.path).map_err(runtime_failure)?;
+    for hub in &hubs {
+        print(&format!("hub {hub}: empty, in a new epoch; sessions from before are refused"))?;
+    }
+    if hubs.is_empty() { print("there is no hub") } else { Ok(()) }
+}
+
+/// Reads everything, and tells of each hub what `tell` makes of it.
+fn look(
+    directory: &DataDirectory,
+    tell: impl Fn(&HubName, &BTreeMap<&'static str, u64>, &HubReport) -> String,
+) -> Result<(), Failure> {
+    let store = OfflineStore::open(&directory.path).map_err(runtime_failure)?;
+    let hubs = store.hubs().map_err(runtime_failure)?;
+    if hubs.is_empty() {
+        return print("there is no hub");
+    }
+    let progress = progress_bar(&store, &hubs).map_err(runtime_failure)?;
+    let mut damages = 0;
+    for hub in &hubs {
+        let mut kinds = BTreeMap::new();
+        let report = store.read(hub, |found| match found {
+            Found::Record(_, record) => *kinds.entry(kind(&record.body)).or_default() += 1,
+            Found::Progress(bytes) => progress.inc(bytes),
+            Found::Checkpoint(..) => {}
+        });
+        damages += report.damages.len();
+        progress.suspend(|| {
+            print(&tell(hub, &kinds, &report))?;
+            report.damages.iter().try_for_each(|damage| print(&format!("  damaged: {damage}")))
+        })?;
+    }
+    progress.finish_and_clear();
+    if damages > 0 {
+        return Err(Failure::Runtime(anyhow::anyhow!("{damages} places are damaged")));
+    }
+    Ok(())
+}
+
+/// Shown on a terminal only.
+fn progress_bar(store: &OfflineStore, hubs: &[HubName]) -> Result<ProgressBar, StoreError> {
+    let bytes = hubs.iter().map(|hub| store.file_bytes(hub)).sum::<Result<u64, _>>()?;
+    let style = ProgressStyle::with_template("{bar:40} {bytes}/{total_bytes}, {eta} left")
+        .unwrap_or_else(|_| ProgressStyle::default_bar());
+    Ok(ProgressBar::new(bytes).with_style(style))
+}
+
+fn summary(hub: &HubName, kinds: &BTreeMap<&'static str, u64>, report: &HubReport) -> String {
+    let mut text = format!("hub {hub}: {}", verdict(report));
+    // Writing into a string does not fail.
+    if let Some(epoch) = report.epoch {
+        let _ = write!(text, "\n  epoch {:032x}", epoch.0);
+    }
+    if report.is_unsynced {
+        let _ = write!(text, "\n  may hold what no sync has reached: it starts empty after a loss of power");
+    }
+    let _ = write!(
+        text,
+        "\n  checkpoints: {}, {} in a file of {}",
+        HumanCount(report.checkpoints),
+        HumanBytes(report.checkpoint_bytes),
+        HumanBytes(report.meta_file_bytes)
+    );
+    let _ = write!(text, "\n  records: {}", HumanCount(records(report)));
+    for (kind, count) in kinds {
+        let _ = write!(text, "\n    {kind}: {}", HumanCount(*count));
+    }
+    for segment in &report.segments {
+        let _ = write!(
+            text,
+            "\n  segment {}: offsets {} to {}, {} commits, {} of records in a file of {}",
+            segment.file.file_name().unwrap_or_default().display(),
+            segment.first.0,
+            segment.end.0,
+            HumanCount(segment.groups),
+            HumanBytes(segment.record_bytes),
+            HumanBytes(segment.file_bytes)
+        );
+    }
+    text
+}
+
+fn records(report: &HubReport) -> u64 {
+    report.segments.iter().map(|segment| segment.end.0 - segment.first.0).sum()
+}
+
+fn verdict(report: &HubReport) -> &'static str {
+    if report.damages.is_empty() { "ok" } else { "damaged" }
+}
+
+fn kind(body: &Body) -> &'static str {
+    match body {
+        Body::Booted => "starts",
+        Body::Opened(_) => "sessions opened",
+        Body::Joined { .. } => "joins",
+        Body::Left { .. } => "leaves",
+        Body::Published(_) => "publishes",
+        Body::Granted { .. } => "permissions granted",
+        Body::Revoked { .. } => "permissions revoked",
+        Body::Ended { .. } => "sessions ended",
+    }
+}
