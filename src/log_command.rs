@@ -7,22 +7,41 @@ use std::fmt::Write as _;
 
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
 use oncewire::store::{Found, HubReport, OfflineStore, StoreError, new_epoch};
-use oncewire_protocol::log::Body;
+use oncewire_protocol::log::{Body, Offset};
 use oncewire_protocol::wire::HubName;
 
 use crate::cli::{DataDirectory, Log};
+use crate::fold_check::sessions_after_fold;
 use crate::{Failure, print, runtime_failure};
+
+/// How many records there are of each kind.
+type Kinds = BTreeMap<&'static str, u64>;
 
 /// Runs one of the commands.
 pub fn run(command: &Log) -> Result<(), Failure> {
     match command {
-        Log::Inspect(directory) => look(directory, summary),
-        Log::Verify(directory) => look(directory, |hub, _, report| {
-            let records = HumanCount(records(report));
-            let checkpoints = HumanCount(report.checkpoints);
-            format!("hub {hub}: {records} records, {checkpoints} checkpoints: {}", verdict(report))
-        }),
+        Log::Inspect(directory) => {
+            look(directory, |_, hub, kinds, report| (summary(hub, kinds, report), None))
+        }
+        Log::Verify(directory) => look(directory, verify),
         Log::NewEpoch(directory) => begin_epoch(directory),
+    }
+}
+
+/// A line about a hub, and what is wrong with its fold.
+fn verify(store: &OfflineStore, hub: &HubName, _: &Kinds, report: &HubReport) -> (String, Option<String>) {
+    let records = HumanCount(records(report));
+    let checkpoints = HumanCount(report.checkpoints);
+    let read = format!("hub {hub}: {records} records, {checkpoints} checkpoints");
+    if !report.damages.is_empty() {
+        return (format!("{read}: {}", verdict(report)), None);
+    }
+    let end = report.segments.last().map_or(Offset(0), |segment| segment.end);
+    match sessions_after_fold(store, hub, end) {
+        Ok(sessions) => {
+            (format!("{read}, {} sessions: {}", HumanCount(sessions as u64), verdict(report)), None)
+        }
+        Err(error) => (format!("{read}: damaged"), Some(format!("the checkpoints of hub {hub}: {error}"))),
     }
 }
 
@@ -37,7 +56,7 @@ fn begin_epoch(directory: &DataDirectory) -> Result<(), Failure> {
 /// Reads everything, and tells of each hub what `tell` makes of it.
 fn look(
     directory: &DataDirectory,
-    tell: impl Fn(&HubName, &BTreeMap<&'static str, u64>, &HubReport) -> String,
+    tell: impl Fn(&OfflineStore, &HubName, &Kinds, &HubReport) -> (String, Option<String>),
 ) -> Result<(), Failure> {
     let store = OfflineStore::open(&directory.path).map_err(runtime_failure)?;
     let hubs = store.hubs().map_err(runtime_failure)?;
@@ -47,16 +66,18 @@ fn look(
     let progress = progress_bar(&store, &hubs).map_err(runtime_failure)?;
     let mut damages = 0;
     for hub in &hubs {
-        let mut kinds = BTreeMap::new();
+        let mut kinds = Kinds::new();
         let report = store.read(hub, |found| match found {
             Found::Record(_, record) => *kinds.entry(kind(&record.body)).or_default() += 1,
             Found::Progress(bytes) => progress.inc(bytes),
             Found::Checkpoint(..) => {}
         });
-        damages += report.damages.len();
+        let (told, wrong) = tell(&store, hub, &kinds, &report);
+        let wrong: Vec<_> = report.damages.iter().map(ToString::to_string).chain(wrong).collect();
+        damages += wrong.len();
         progress.suspend(|| {
-            print(&tell(hub, &kinds, &report))?;
-            report.damages.iter().try_for_each(|damage| print(&format!("  damaged: {damage}")))
+            print(&told)?;
+            wrong.iter().try_for_each(|damage| print(&format!("  damaged: {damage}")))
         })?;
     }
     progress.finish_and_clear();
@@ -74,7 +95,7 @@ fn progress_bar(store: &OfflineStore, hubs: &[HubName]) -> Result<ProgressBar, S
     Ok(ProgressBar::new(bytes).with_style(style))
 }
 
-fn summary(hub: &HubName, kinds: &BTreeMap<&'static str, u64>, report: &HubReport) -> String {
+fn summary(hub: &HubName, kinds: &Kinds, report: &HubReport) -> String {
     let mut text = format!("hub {hub}: {}", verdict(report));
     // Writing into a string does not fail.
     if let Some(epoch) = report.epoch {

@@ -1,6 +1,7 @@
 //! The `oncewire` command: flags and file to configuration to run.
 
 mod cli;
+mod fold_check;
 mod log_command;
 
 use std::fmt::Write as _;

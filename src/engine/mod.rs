@@ -172,7 +172,7 @@ impl Engine {
         let log = store.open(name).await.inspect_err(|error| failures.report(error))?;
         let count = config.hub_shards;
         let Restored { shards, checkpointer, applied } =
-            restart::restore(&*log, &settings(config, name), count, *boot, budget, *checkpoints).await?;
+            restart::restore(&*log, &hub_settings(config, name), count, *boot, budget, *checkpoints).await?;
         let sessions: usize = shards.iter().map(Hub::sessions).sum();
         let from = applied.map_or(log.bounds().first, |applied| Offset(applied.0 + 1));
         let booted = Arc::new(Hub::booted(*boot, now()));
@@ -199,7 +199,8 @@ impl Engine {
     }
 }
 
-fn settings(config: &Config, name: &HubName) -> HubSettings {
+/// What the core needs to know of a hub's configuration.
+pub fn hub_settings(config: &Config, name: &HubName) -> HubSettings {
     let own = config.hub(name.as_str());
     let u32_of = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
     HubSettings {
