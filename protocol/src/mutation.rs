@@ -78,8 +78,6 @@ mutations! {
     WindowNotRestored,
     /// R2: after a restore the sequence id jumps elsewhere.
     JumpCountersNotRestored,
-    /// R9: after a restore a session whose end was decided goes on without what it had waiting.
-    EndingNotRestored,
     /// R13: messages that sessions keep are not copied before the log forgets them.
     CopySkipped,
     /// R13: the log is trimmed up to the round that is done, not the one before.

@@ -14,7 +14,6 @@ use crate::log::{
     AckKey, Body, EndReason, Fingerprint, Opened, Permission, Proposer, Published, Record, SessionCheckpoint,
     Time, chunk_of,
 };
-use crate::mutation::{Mutation, is_on};
 use crate::wire::limits::GROUP_NAMES_BYTES_MAX;
 use crate::wire::{
     AckError, AckId, Close, ConnectionId, Downstream, Encoding, ErrorName, GroupName, SequenceId,
@@ -134,10 +133,7 @@ impl Session {
             outbox: Arc::new(Mutex::new(outbox)),
             retention_seconds,
             expires_at: None,
-            phase: stored
-                .ending
-                .filter(|_| !is_on(Mutation::EndingNotRestored))
-                .map_or(Phase::Live, Phase::Ending),
+            phase: stored.ending.map_or(Phase::Live, Phase::Ending),
         }
     }
 

@@ -43,7 +43,6 @@ const CAUGHT_WITHIN: &[(Fault, u64)] = &[
     (Core(RepeatsNotRestored), 150),
     (Core(WindowNotRestored), 30),
     (Core(JumpCountersNotRestored), 150),
-    (Core(EndingNotRestored), 300),
     (Core(CopySkipped), 30),
     (Core(TrimmedByOneRoundMore), 20),
     (Core(OutboxLostAtDetach), 10),
