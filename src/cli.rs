@@ -75,7 +75,7 @@ pub enum Command {
 pub enum Log {
     /// Say what is in it: hubs, segments, records, checkpoints.
     Inspect(DataDirectory),
-    /// Read all of it, check every byte, and fold it as a start does. Exit code 1 and the place, if something is damaged.
+    /// Read every record and checkpoint, and fold them as a start does. Exit code 1 and the place, if something is damaged.
     Verify(DataDirectory),
     /// Give every hub a new epoch and an empty log: sessions and messages from before are gone.
     #[command(

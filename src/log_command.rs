@@ -118,7 +118,7 @@ fn summary(hub: &HubName, kinds: &Kinds, report: &HubReport) -> String {
     for segment in &report.segments {
         let _ = write!(
             text,
-            "\n  segment {}: offsets {} to {}, {} commits, {} of records in a file of {}",
+            "\n  segment {}: offsets {} to before {}, {} groups, {} of records in a file of {}",
             segment.file.file_name().unwrap_or_default().display(),
             segment.first.0,
             segment.end.0,
@@ -140,7 +140,7 @@ fn verdict(report: &HubReport) -> &'static str {
 
 fn kind(body: &Body) -> &'static str {
     match body {
-        Body::Booted => "starts",
+        Body::Booted => "boots",
         Body::Opened(_) => "sessions opened",
         Body::Joined { .. } => "joins",
         Body::Left { .. } => "leaves",

@@ -19,8 +19,9 @@ pub use socket::Socket;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use oncewire_protocol::hub::{
     Attachment, CheckpointBounds, CommandError, CommandId, Hub, HubSettings, Input, OpenError, OpenId,
     Opening, Restored, Resuming, RuleChange, Shard,
@@ -39,6 +40,8 @@ use upkeep::Upkeep;
 
 /// Inputs that wait for a shard; at the bound their senders wait.
 const INBOX_INPUTS_MAX: usize = 1024;
+/// How long what was asked for last may take when the engine is closed.
+const DRAIN_WAIT: Duration = Duration::from_secs(5);
 
 /// All hubs of a process. Cheap to clone.
 #[derive(Clone)]
@@ -60,6 +63,15 @@ struct HubEntry {
     handle: OnceCell<HubHandle>,
     /// A task is at work on it.
     is_starting: AtomicBool,
+}
+
+/// Held by the task that is at work on a hub, however it ends.
+struct Starting(Arc<HubEntry>);
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        self.0.is_starting.store(false, Ordering::Relaxed);
+    }
 }
 
 /// A hub cannot be used now; the same request may be tried again.
@@ -121,11 +133,22 @@ impl Engine {
         self.0.failures.first().await
     }
 
-    /// Closes the logs. What comes later is refused.
+    /// Settles what was asked for before, and closes the logs. What comes later is refused.
     ///
     /// # Errors
     /// When one can't be closed in good order; a later start finds everything that was acknowledged all the same.
     pub async fn close(&self) -> Result<(), StoreError> {
+        let entries: Vec<_> = self.0.hubs.lock().values().cloned().collect();
+        let shards = entries.iter().filter_map(|entry| entry.handle.get()).flat_map(|hub| &hub.0.shards);
+        let drains = shards.map(|shard| async move {
+            let (drained, is_drained) = oneshot::channel();
+            if shard.send(Command::Drain(drained)).await.is_ok() {
+                let _ = is_drained.await;
+            }
+        });
+        if tokio::time::timeout(DRAIN_WAIT, join_all(drains)).await.is_err() {
+            tracing::warn!("not everything that was asked for last could be written");
+        }
         self.0.store.close().await
     }
 
@@ -145,8 +168,17 @@ impl Engine {
     /// A hub, brought into being if need be.
     pub async fn hub(&self, hub: &HubName) -> Result<HubHandle, HubUnavailable> {
         let entry = self.entry(hub);
-        let handle = entry.handle.get_or_try_init(|| self.start(hub)).await?;
-        Ok(handle.clone())
+        if let Some(handle) = entry.handle.get() {
+            return Ok(handle.clone());
+        }
+        // A task of its own: whoever asks may go away, and a start must not be left half done.
+        let (engine, hub) = (self.clone(), hub.clone());
+        let started = tokio::spawn(async move { engine.started(&hub, &entry).await });
+        started.await.unwrap_or(Err(HubUnavailable::Starting))
+    }
+
+    async fn started(&self, hub: &HubName, entry: &HubEntry) -> Result<HubHandle, HubUnavailable> {
+        entry.handle.get_or_try_init(|| self.start(hub)).await.cloned()
     }
 
     fn entry(&self, hub: &HubName) -> Arc<HubEntry> {
@@ -157,12 +189,11 @@ impl Engine {
         if entry.is_starting.swap(true, Ordering::Relaxed) {
             return;
         }
-        let (engine, hub) = (self.clone(), hub.clone());
+        let (engine, hub, starting) = (self.clone(), hub.clone(), Starting(entry));
         tokio::spawn(async move {
-            if let Err(error) = entry.handle.get_or_try_init(|| engine.start(&hub)).await {
+            if let Err(error) = engine.started(&hub, &starting.0).await {
                 tracing::error!(%hub, %error, "a hub can't be started");
             }
-            entry.is_starting.store(false, Ordering::Relaxed);
         });
     }
 

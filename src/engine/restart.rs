@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::stream::StreamExt;
 use oncewire_protocol::hub::{CheckpointBounds, HubSettings, Restored, Restoring};
-use oncewire_protocol::log::BootId;
+use oncewire_protocol::log::{BootId, CheckpointError};
 use oncewire_protocol::session::MemoryBudget;
 
 use super::HubUnavailable;
@@ -27,7 +27,9 @@ pub(super) async fn restore(
             restoring.load(&key, checkpoint.covers, checkpoint.bytes)?;
         }
     }
-    let mut resolving = restoring.resolve(settings, shards, boot, budget, log.bounds().end)?;
+    let (settings, budget, end) = (settings.clone(), Arc::clone(budget), log.bounds().end);
+    let mut resolving =
+        off_the_runtime(move || restoring.resolve(&settings, shards, boot, &budget, end)).await?;
     if let Some(first) = resolving.next() {
         let mut tail = log.tail(first);
         while let Some(missing) = resolving.next() {
@@ -41,5 +43,13 @@ pub(super) async fn restore(
             }
         }
     }
-    Ok(resolving.finish(bounds)?)
+    off_the_runtime(move || resolving.finish(bounds)).await
+}
+
+/// With many sessions this takes seconds, in which others have to be answered.
+async fn off_the_runtime<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, CheckpointError> + Send + 'static,
+) -> Result<T, HubUnavailable> {
+    let done = tokio::task::spawn_blocking(work).await;
+    Ok(done.map_err(|_| HubUnavailable::Starting)??)
 }

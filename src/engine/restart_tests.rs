@@ -153,3 +153,34 @@ async fn a_store_that_cannot_go_on_is_reported() {
     let error = tokio::time::timeout(PATIENCE, world.engine.failed()).await.expect("a report");
     assert!(error.is_fatal());
 }
+
+#[tokio::test]
+async fn a_start_goes_on_although_who_asked_for_it_has_gone() {
+    let directory = TempDir::new().unwrap();
+    let engine = engine(directory.path(), 1, 1).await;
+    assert!(engine.hub(&hub_name()).now_or_never().is_none(), "it waits for the disk");
+    let started = async {
+        while engine.entry(&hub_name()).handle.get().is_none() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, started).await.expect("the start was given up");
+}
+
+#[tokio::test]
+async fn what_was_asked_for_before_a_close_is_in_the_log() {
+    let directory = TempDir::new().unwrap();
+    let first = engine(directory.path(), 1, 2).await;
+    let hub = first.hub(&hub_name()).await.unwrap();
+    let publisher = open(&hub, "publisher", &[]).await;
+    let subscriber = open(&hub, "subscriber", &["room"]).await;
+    for ack_id in 0..200 {
+        submit(&publisher, publish("some text", ack_id)).await;
+    }
+    first.close().await.unwrap();
+    drop((publisher, subscriber, hub, first));
+    let second = engine(directory.path(), 2, 2).await;
+    second.start_kept_hubs().await.unwrap();
+    let subscriber = resume(&found(&second).await, "subscriber").await;
+    receive(&subscriber, 200).await;
+}

@@ -31,6 +31,8 @@ pub(super) enum Command {
     Input(Input),
     Open(OpenId, Input, oneshot::Sender<Result<Attachment, OpenError>>),
     ChangeRule(RuleChange, oneshot::Sender<Result<(), CommandError>>),
+    /// Answered when all that came before is settled.
+    Drain(oneshot::Sender<()>),
 }
 
 /// Who was in an append, and how it ended.
@@ -52,6 +54,7 @@ pub(super) struct Driver {
     appends: FuturesUnordered<BoxFuture<'static, AppendDone>>,
     opening: HashMap<OpenId, oneshot::Sender<Result<Attachment, OpenError>>>,
     commands: HashMap<CommandId, oneshot::Sender<Result<(), CommandError>>>,
+    draining: Vec<oneshot::Sender<()>>,
 }
 
 impl Driver {
@@ -76,6 +79,7 @@ impl Driver {
             appends: FuturesUnordered::new(),
             opening: HashMap::new(),
             commands: HashMap::new(),
+            draining: Vec::new(),
         }
     }
 
@@ -83,9 +87,11 @@ impl Driver {
     /// or why it never will.
     pub(super) async fn run(mut self, live: oneshot::Sender<Result<(), StoreError>>) {
         let mut live = Some(live);
+        let _guard = self.failures.panic_guard();
         if let Err(error) = self.drive(&mut live).await {
             tracing::error!(%error, "a hub's log cannot be read any more");
-            self.failures.report(&error);
+            // Its sessions are gone with it, and only a start brings them back.
+            self.failures.end(error.clone());
             if let Some(live) = live {
                 let _ = live.send(Err(error));
             }
@@ -117,20 +123,31 @@ impl Driver {
                     if received == 0 {
                         return Ok(());
                     }
-                    commands.drain(..).for_each(|command| self.take(command));
                 }
                 Ok(()) = self.rounds.changed() => {}
                 () = tokio::time::sleep(timeout.unwrap_or_default()), if timeout.is_some() && !self.has_more => {}
                 // Only when there is nothing else to do; otherwise each turn takes a step with it.
                 () = tokio::task::yield_now(), if self.has_more => {}
             }
-            // In each turn: while the inbox never runs empty, the sleep does not get its turn.
+            // In each turn: while the log never runs empty, the inbox does not get its own.
+            while commands.len() < TURN_INPUTS_MAX
+                && let Ok(command) = self.inbox.try_recv()
+            {
+                commands.push(command);
+            }
+            commands.drain(..).for_each(|command| self.take(command));
+            // The same holds for the sleep while the inbox never runs empty.
             if self.hub.poll_timeout().is_some_and(|at| at <= now()) {
                 self.hub.handle(now(), Input::Timeout);
             }
             self.settle()?;
             self.hub.wake_writers();
             self.step_checkpoint();
+            if self.appends.is_empty() {
+                for drained in self.draining.drain(..) {
+                    let _ = drained.send(());
+                }
+            }
             if let Some(live) = live.take_if(|_| self.hub.is_live()) {
                 let _ = live.send(Ok(()));
             }
@@ -158,6 +175,7 @@ impl Driver {
                 self.commands.insert(change.command, reply);
                 Input::ChangeRule(change)
             }
+            Command::Drain(drained) => return self.draining.push(drained),
         };
         self.hub.handle(now(), input);
     }

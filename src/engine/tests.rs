@@ -439,6 +439,8 @@ async fn a_shard_stops_when_its_log_cannot_be_read_and_passes_over_nothing() {
     let opening = hub.open(session("late", &[]));
     let opened = tokio::time::timeout(Duration::from_secs(60), opening).await.expect("the shard goes on");
     assert_eq!(opened.err(), Some(OpenError::Unavailable));
+    let failed = tokio::time::timeout(Duration::from_secs(60), world.engine.failed());
+    failed.await.expect("the process goes on without these sessions");
 }
 
 #[tokio::test]

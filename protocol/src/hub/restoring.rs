@@ -83,7 +83,7 @@ impl Restoring {
     /// Everything is loaded. `end` is the end of the log: a checkpoint that covers more belongs to another one.
     ///
     /// # Errors
-    /// When a part cannot be read, or covers more than there is.
+    /// When a part cannot be read, or covers or names more than there is.
     pub fn resolve(
         self,
         settings: &HubSettings,
@@ -102,7 +102,11 @@ impl Restoring {
             let its_own = chunks.iter().filter(|(chunk, _)| shard.owns_chunk(**chunk));
             let sessions = its_own.flat_map(|(_, (_, chunk))| &chunk.sessions);
             let names = sessions.flat_map(|session| session.unacknowledged.iter().map(|(_, name)| *name));
-            let wanted = Wanted::new(names.collect(), &messages, &hub.budget)?;
+            let names: Vec<MessageRef> = names.collect();
+            if names.iter().any(|name| name.offset >= end) {
+                return Err(CheckpointError::AheadOfLog);
+            }
+            let wanted = Wanted::new(names, &messages, &hub.budget)?;
             Ok((hub, wanted))
         };
         let shards = (0..shards.max(1)).map(new_shard).collect::<Result<_, CheckpointError>>()?;

@@ -1,5 +1,6 @@
 //! Kills a gateway as often as one likes, in rounds over the same data.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
@@ -26,9 +27,9 @@ struct Arguments {
     /// Outcomes of requests between two kills at least
     #[arg(long, default_value_t = 30)]
     outcomes_min: u64,
-    /// The gateway's program
-    #[arg(long, default_value = "target/release/oncewire")]
-    gateway: PathBuf,
+    /// The gateway's program [default: oncewire beside this one]
+    #[arg(long)]
+    gateway: Option<PathBuf>,
     /// What an ack waits for: sync or os
     #[arg(long, default_value = "sync")]
     durability: String,
@@ -51,10 +52,12 @@ async fn main() -> Result<()> {
     let arguments = Arguments::parse();
     let temporary = tempfile::tempdir()?;
     let data_dir = arguments.data_dir.clone().unwrap_or_else(|| temporary.path().join("data"));
-    let mut command = GatewayCommand::on_disk(&arguments.gateway, &data_dir, &arguments.durability);
+    let beside = std::env::current_exe()?.with_file_name("oncewire");
+    let binary = arguments.gateway.as_deref().unwrap_or(&beside);
+    let mut command = GatewayCommand::on_disk(binary, &data_dir, &arguments.durability);
     command.arguments.extend(arguments.gateway_arguments.clone());
     let mut gateway = Gateway::start(command).await?;
-    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} kills, {elapsed_precise}, {msg}")?;
+    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} kills, {elapsed_precise}")?;
     let progress = ProgressBar::new(u64::from(arguments.kills)).with_style(style);
     let seed = arguments.seed.unwrap_or_else(rand::random);
     let mut killed = 0;
@@ -80,9 +83,10 @@ async fn main() -> Result<()> {
         }
         killed += report.kills;
         progress.set_position(u64::from(killed));
-        progress.println(format!("seed {}: {report}", round.seed));
+        progress.suspend(|| writeln!(std::io::stdout(), "seed {}: {report}", round.seed))?;
     }
-    progress.finish_with_message("nothing lost, repeated or reordered");
+    progress.finish_and_clear();
+    writeln!(std::io::stdout(), "{killed} kills: nothing lost, repeated or reordered")?;
     gateway.stop().await
 }
 
