@@ -202,10 +202,16 @@ pub fn run_process(args: &RestartProcessArgs) -> Result<()> {
         let store = EmbeddedStore::open(&args.directory, |_| Durability::Os)?;
         let engine = Engine::new(Arc::new(Config::default()), Arc::new(store), boot);
         engine.start_kept_hubs().await?;
-        // Sessions must stay attached, or they would expire.
-        let _sockets =
-            if args.fill { fill(&engine, args.load).await? } else { open(&engine, args.load).await? };
-        writeln!(io::stdout(), "done")?;
+        // Sessions have to stay attached, or they would expire.
+        let _sockets = if args.fill {
+            let sockets = fill(&engine, args.load).await?;
+            writeln!(io::stdout(), "done")?;
+            sockets
+        } else {
+            let hub = started(&engine).await?;
+            writeln!(io::stdout(), "done")?;
+            resume_all(&hub, args.load).await?
+        };
         std::future::pending::<()>().await;
         Ok(())
     })
@@ -244,16 +250,20 @@ async fn settle(publisher: &Socket) {
     }
 }
 
-/// Waits for the hub and attaches all sessions.
-async fn open(engine: &Engine, load: Load) -> Result<Vec<Socket>> {
-    let hub = loop {
+/// Waits until the hub takes sockets.
+async fn started(engine: &Engine) -> Result<HubHandle> {
+    loop {
         match engine.find(&HubName::new(HUB)?) {
-            Ok(Some(hub)) => break hub,
+            Ok(Some(hub)) => return Ok(hub),
             Ok(None) => bail!("there is no hub"),
             Err(HubUnavailable::Starting) => tokio::time::sleep(Duration::from_millis(1)).await,
             Err(error) => return Err(error.into()),
         }
-    };
+    }
+}
+
+/// Attaches all sessions.
+async fn resume_all(hub: &HubHandle, load: Load) -> Result<Vec<Socket>> {
     let resume = |n: u32| resume(hub.clone(), name(n));
     futures_util::stream::iter((0..load.sessions).map(resume)).buffered(OPENING).try_collect().await
 }
