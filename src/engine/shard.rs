@@ -156,6 +156,10 @@ impl Driver {
 
     /// Takes a step of a round of checkpoints, if one is under way or due.
     fn step_checkpoint(&mut self) {
+        // While the log never runs empty, a write does not get a turn of its own.
+        if self.write.as_mut().is_some_and(|write| write.now_or_never().is_some()) {
+            self.write = None;
+        }
         let step = self.upkeep.step(&self.hub);
         self.has_more = matches!(step, Step::More);
         if let Step::Write(changes) = step {
