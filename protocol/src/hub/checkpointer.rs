@@ -58,7 +58,7 @@ pub struct CheckpointBounds {
     /// ... and by so many times what a whole checkpoint takes, so that checkpoints never are most of what is written.
     pub log_bytes_per_state_byte: u64,
     /// Some time after a round another one begins if the log holds more than a whole checkpoint and than this, in bytes:
-    /// what a hub at rest takes on the disk comes down to what it needs.
+    /// what a hub at rest takes on the disk comes down to what it needs. If nothing has come meanwhile, it begins at once.
     pub rest_log_bytes_min: u64,
     /// How long after a round that is, in milliseconds.
     pub rest_ms: u64,
@@ -335,7 +335,7 @@ impl Checkpointer {
             return None;
         }
         let since = self.rests_since.filter(|_| self.holds_much(hub))?;
-        let at = since.plus_ms(self.bounds.rest_ms);
+        let at = since.plus_ms(self.rest_ms(hub));
         Some(self.retry_at.map_or(at, |retry_at| retry_at.max(at)))
     }
 
@@ -343,11 +343,19 @@ impl Checkpointer {
         if self.retry_at.is_some_and(|at| now < at) {
             return false;
         }
-        let has_rested = self.rests_since.is_some_and(|since| now >= since.plus_ms(self.bounds.rest_ms));
+        let has_rested = self.rests_since.is_some_and(|since| now >= since.plus_ms(self.rest_ms(hub)));
         let [last, _] = self.began_at_bytes(hub);
         let whole = self.stored.bytes.saturating_mul(self.bounds.log_bytes_per_state_byte);
         let has_grown = hub.applied_bytes() - last >= self.bounds.log_bytes_min.max(whole);
         has_grown || (has_rested && self.holds_much(hub))
+    }
+
+    /// How long after a round the next one waits when the log holds too much. If nothing has come since that one began, not
+    /// at all: it costs little, and lets go of everything before.
+    fn rest_ms(&self, hub: &Hub) -> u64 {
+        let [last, _] = self.began_at_bytes(hub);
+        let is_at_rest = last > 0 && hub.applied_bytes() == last;
+        if is_at_rest { 0 } else { self.bounds.rest_ms }
     }
 
     /// Whether the log holds more than a hub at rest should.

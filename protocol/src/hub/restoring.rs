@@ -132,6 +132,9 @@ impl Resolving {
     /// # Errors
     /// When one is not: the hub must not be used then.
     pub fn finish(self, bounds: CheckpointBounds) -> Result<Restored, CheckpointError> {
+        if self.next().is_some() {
+            return Err(CheckpointError::MissingMessage);
+        }
         let Self { shards, hub, chunks, stored } = self;
         let mut restored = Vec::with_capacity(shards.len());
         let mut wanted = Vec::with_capacity(shards.len());
@@ -144,13 +147,12 @@ impl Resolving {
         let count = restored.len();
         for (chunk, (_, stored)) in chunks {
             let index = usize::from(chunk) % count;
-            for session in stored.sessions {
+            for mut session in stored.sessions {
                 let (hub, wanted) = (&mut restored[index], &wanted[index]);
-                let named = session.unacknowledged.iter();
-                let messages = named.map(|(id, name)| Some((*id, wanted.get(*name)?)));
-                let messages = messages.collect::<Option<Vec<_>>>().ok_or(CheckpointError::MissingMessage)?;
+                let named = std::mem::take(&mut session.unacknowledged);
+                let messages = named.into_iter().filter_map(|(id, name)| Some((id, wanted.get(name)?)));
                 let (outbox, requests) = (hub.settings.outbox, hub.settings.requests);
-                hub.insert_restored(Session::restore(session, messages.into_iter(), outbox, requests));
+                hub.insert_restored(Session::restore(session, messages, outbox, requests));
             }
         }
         let applied = hub.map(|(applied, _)| applied);

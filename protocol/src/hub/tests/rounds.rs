@@ -7,19 +7,21 @@ use bytes::Bytes;
 use super::harness::*;
 use crate::hub::checkpointer::{Step, Stored};
 use crate::hub::{CheckpointBounds, CheckpointChange, Checkpointer, HubSettings, OpenError, Restoring};
-use crate::log::{BootId, CheckpointKey, EndReason, Offset};
+use crate::log::{BootId, CheckpointKey, EndReason, Offset, Time};
 use crate::session::OutboxLimits;
 
 const BOUNDS: CheckpointBounds = CheckpointBounds {
     log_bytes_min: 10_000,
     log_bytes_per_state_byte: 2,
-    rest_log_bytes_min: 5_000,
+    rest_log_bytes_min: u64::MAX,
     rest_ms: 60_000,
     retry_ms: 10_000,
     write_bytes: 1_000,
     step_chunks: 100,
     step_bytes: 1 << 20,
 };
+
+const REST_LOG_BYTES: u64 = 5_000;
 
 /// Takes steps and stores what they write, until there is nothing to do. Returns the sizes of the writes, and how far the
 /// log may be trimmed.
@@ -90,16 +92,39 @@ fn a_large_state_makes_rounds_rarer() {
 fn at_rest_the_log_comes_down_to_what_is_needed() {
     let mut world = World::new();
     let alice = world.open("alice");
-    let mut checkpointer = checkpointer();
+    let bounds = CheckpointBounds { rest_log_bytes_min: REST_LOG_BYTES, ..BOUNDS };
+    let mut checkpointer = Checkpointer::new(1, bounds, None, Stored::nothing());
     assert_eq!(round(&world, &mut checkpointer).0.len(), 0);
-    grow(&mut world, &alice, BOUNDS.rest_log_bytes_min);
+    grow(&mut world, &alice, REST_LOG_BYTES);
     let due = checkpointer.poll_timeout(&world.hub).unwrap();
     assert_eq!(due, world.now.plus_ms(BOUNDS.rest_ms));
+    world.now = Time(due.0 - 1);
+    assert_eq!(round(&world, &mut checkpointer), (vec![], None));
     world.now = due;
-    assert!(!round(&world, &mut checkpointer).0.is_empty(), "the state at rest");
-    world.now = checkpointer.poll_timeout(&world.hub).expect("the log still holds what came before");
-    assert!(round(&world, &mut checkpointer).1.is_some());
+    let applied = world.hub.applied().unwrap();
+    let (writes, trim) = round(&world, &mut checkpointer);
+    assert_eq!(
+        (writes, trim),
+        (vec![1, 1, 1], Some(Offset(applied.0 + 1))),
+        "a round, and the next one at once"
+    );
     assert_eq!(checkpointer.poll_timeout(&world.hub), None, "there is nothing left to trim");
+}
+
+#[test]
+fn while_something_comes_rounds_at_rest_keep_their_distance() {
+    let mut world = World::new();
+    let alice = world.open("alice");
+    let bounds = CheckpointBounds { rest_log_bytes_min: REST_LOG_BYTES, ..BOUNDS };
+    let mut checkpointer = Checkpointer::new(1, bounds, None, Stored::nothing());
+    round(&world, &mut checkpointer);
+    grow(&mut world, &alice, REST_LOG_BYTES);
+    world.now = checkpointer.poll_timeout(&world.hub).unwrap();
+    while !matches!(checkpointer.step(world.now, &world.hub), Step::Write(_)) {}
+    grow(&mut world, &alice, 96);
+    checkpointer.written(world.now, 0, true);
+    assert_eq!(round(&world, &mut checkpointer), (vec![1], None));
+    assert_eq!(checkpointer.poll_timeout(&world.hub), Some(world.now.plus_ms(BOUNDS.rest_ms)));
 }
 
 #[test]
