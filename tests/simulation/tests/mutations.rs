@@ -40,7 +40,7 @@ const CAUGHT_WITHIN: &[(Fault, u64)] = &[
     (Core(CoversOneLess), 60),
     (Core(CoveredWindowConsulted), 20),
     (Core(ChunkTakenForClean), 20),
-    (Core(RepeatsNotRestored), 150),
+    (Core(RepeatsNotRestored), 800),
     (Core(WindowNotRestored), 30),
     (Core(JumpCountersNotRestored), 150),
     (Core(CopySkipped), 30),
