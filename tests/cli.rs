@@ -500,9 +500,12 @@ fn a_log_can_be_inspected_verified_and_given_a_new_epoch() {
     let directory = tempfile::tempdir().unwrap();
     let log =
         |command: &str| finish(&mut oncewire_in(directory.path(), &["log", command, "--data-dir", "data"]));
-    let (code, _, stderr) = log("inspect");
-    assert_eq!(code, 1);
-    assert!(stderr.contains("data"), "{stderr}");
+    for command in ["inspect", "verify", "new-epoch"] {
+        let (code, _, stderr) = log(command);
+        assert_eq!(code, 1, "{command} of a directory that is not there");
+        assert!(stderr.contains("data"), "{stderr}");
+    }
+    assert!(!directory.path().join("data").exists());
 
     serve_once(directory.path());
     let (code, before, _) = log("inspect");

@@ -261,6 +261,7 @@ impl Committer {
                 self.queue.state.lock().active = ActiveSize { base, bytes };
                 (self.rolled)();
             }
+            Err(error) if error.is_fatal() => self.queue.fail(error.cause),
             // The old one goes on growing; the next commit tries again.
             Err(error) => tracing::warn!(%error, "a new segment of the log could not be begun"),
         }

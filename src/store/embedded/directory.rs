@@ -10,7 +10,7 @@ use std::sync::Arc;
 use oncewire_protocol::log::Offset;
 use oncewire_protocol::wire::HubName;
 
-use super::disk::{ASIDE_SUFFIX, Disk, write_aside};
+use super::disk::{ASIDE_SUFFIX, Disk, aside, write_aside};
 use super::meta::META_FILE;
 use super::segment;
 use super::table::{damaged, definite, io_cause};
@@ -47,7 +47,13 @@ impl DataDirectory {
         let directory = Self { path: path.to_owned(), disk, lock };
         directory.check_format(true)?;
         create_directory(&path.join(HUBS_DIRECTORY)).map_err(wrong)?;
-        directory.remove_unfinished(path)?;
+        // Its own only: the directory may hold other things as well.
+        for file in [FORMAT_FILE, SECRET_FILE] {
+            let unfinished = aside(&path.join(file));
+            if unfinished.exists() {
+                directory.disk.remove(&unfinished).map_err(wrong)?;
+            }
+        }
         directory.disk.sync_directory(path).map_err(wrong)?;
         Ok(directory)
     }
@@ -79,13 +85,13 @@ impl DataDirectory {
                 }
                 let text = format!("{DIRECTORY_VERSION}\n");
                 let written = write_aside(&*self.disk, &path, text.as_bytes());
-                written.map_err(|error| definite(io_cause(&path, &error)))
+                written.map_err(definite)
             }
             Err(error) => Err(definite(io_cause(&path, &error))),
         }
     }
 
-    /// Removes files that a stop left unfinished.
+    /// Removes files in a hub's directory that a stop left unfinished.
     pub(super) fn remove_unfinished(&self, directory: &Path) -> Result<(), StoreError> {
         for (name, path) in entries(directory)? {
             if name.ends_with(ASIDE_SUFFIX) {
@@ -103,7 +109,7 @@ impl DataDirectory {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let secret: [u8; SECRET_BYTES] = rand::random();
                 let written = write_aside(&*self.disk, &path, &secret);
-                written.map_err(|error| definite(io_cause(&path, &error)))?;
+                written.map_err(definite)?;
                 Ok(secret)
             }
             Err(error) => Err(definite(io_cause(&path, &error))),

@@ -13,6 +13,9 @@ use std::sync::Arc;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
+use super::table::io_cause;
+use crate::store::StoreErrorCause;
+
 /// Where files are.
 pub(super) trait Disk: Debug + Send + Sync + 'static {
     /// A new and empty file, for its owner only; one that is there is emptied.
@@ -132,20 +135,26 @@ pub(super) fn aside(path: &Path) -> PathBuf {
 pub(super) const ASIDE_SUFFIX: &str = ".tmp";
 
 /// Writes a small file so that it is there as a whole or not at all.
-pub(super) fn write_aside(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(super) fn write_aside(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> Result<(), StoreErrorCause> {
     let unfinished = aside(path);
-    let file = disk.create(&unfinished)?;
-    file.set_len(bytes.len() as u64)?;
-    file.write(0, bytes)?;
-    file.sync()?;
+    let write = || {
+        let file = disk.create(&unfinished)?;
+        file.set_len(bytes.len() as u64)?;
+        file.write(0, bytes)?;
+        file.sync()
+    };
+    write().map_err(|error| io_cause(path, &error))?;
     publish_aside(disk, path)
 }
 
-/// Gives a file that was made aside, and synced, its own name.
-pub(super) fn publish_aside(disk: &dyn Disk, path: &Path) -> io::Result<()> {
-    disk.rename(&aside(path), path)?;
-    match path.parent() {
-        Some(directory) => disk.sync_directory(directory),
-        None => Ok(()),
-    }
+/// Gives a file that was made aside, and synced, its own name. Once it has that, a failure is fatal: nobody knows
+/// whether the name will still be there after a loss of power.
+pub(super) fn publish_aside(disk: &dyn Disk, path: &Path) -> Result<(), StoreErrorCause> {
+    disk.rename(&aside(path), path).map_err(|error| io_cause(path, &error))?;
+    let Some(directory) = path.parent() else { return Ok(()) };
+    let place = directory.display();
+    let synced = disk.sync_directory(directory);
+    synced.map_err(|error| {
+        StoreErrorCause::Fatal(format!("{place}: the directory could not be synced: {error}"))
+    })
 }

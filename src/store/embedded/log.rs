@@ -31,6 +31,8 @@ const PORTIONS_AHEAD: usize = 2;
 
 /// What is written while the kernel does not say which boot this is. No later start takes it for its own.
 const UNKNOWN_BOOT: &str = "unknown";
+/// Stands where a boot id would, of which no kernel has one like it, while a log is being removed.
+const ABANDONED: &str = "abandoned";
 
 /// How a log is opened.
 #[derive(Debug, Clone)]
@@ -85,13 +87,15 @@ impl EmbeddedLog {
             let what = "there are checkpoints but no segment of the log".to_owned();
             return Err(definite(StoreErrorCause::Damaged { place: path.display().to_string(), what }));
         }
-        let (segments, end) = Segments::open(Arc::clone(&disk), path.to_owned(), bases, syncs)?;
         if !syncs {
+            // Before anything is opened for writing: opening may write already.
             let boot_id = boot_id.as_deref().unwrap_or(UNKNOWN_BOOT);
             if is_lost || unsynced_boot.as_deref() != Some(boot_id) {
                 meta.set_unsynced_boot(Some(boot_id))?;
             }
-        } else if unsynced_boot.is_some() && !is_lost {
+        }
+        let (segments, end) = Segments::open(Arc::clone(&disk), path.to_owned(), bases, syncs)?;
+        if syncs && unsynced_boot.is_some() && !is_lost {
             segments.sync_all()?;
             meta.set_unsynced_boot(None)?;
         }
@@ -167,9 +171,19 @@ impl Drop for EmbeddedLog {
     }
 }
 
-/// Removes a hub's log and checkpoints and begins another epoch. Interrupted anywhere, it leaves what makes the next
-/// start begin it again, or nothing of the old epoch.
-pub(super) fn start_anew(disk: Arc<dyn Disk>, path: &Path) -> Result<Meta, StoreError> {
+/// Removes a hub's log and checkpoints and begins another epoch, whatever state they are in. Interrupted anywhere, it leaves
+/// things as they were or what makes the next start begin it again.
+pub(super) fn abandon(disk: Arc<dyn Disk>, path: &Path) -> Result<(), StoreError> {
+    // What can't be opened is not served either.
+    if let Ok(meta) = Meta::open(Arc::clone(&disk), path) {
+        meta.set_unsynced_boot(Some(ABANDONED))?;
+        meta.close();
+    }
+    start_anew(disk, path).map(drop)
+}
+
+/// The same where the epoch is marked as over already.
+fn start_anew(disk: Arc<dyn Disk>, path: &Path) -> Result<Meta, StoreError> {
     for base in segment_bases(path)? {
         let segment = segment::path(path, base);
         disk.remove(&segment).map_err(|error| definite(io_cause(&segment, &error)))?;

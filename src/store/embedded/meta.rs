@@ -151,8 +151,7 @@ impl Meta {
             }
             Ok(grown_bytes)
         })?;
-        self.rewrite_if_large();
-        Ok(())
+        self.rewrite_if_large()
     }
 
     /// `fill` says by how many bytes the content has grown.
@@ -223,15 +222,16 @@ impl Meta {
         Ok(())
     }
 
-    /// Writes the file anew when most of it is unused. A failure leaves it as it is.
-    fn rewrite_if_large(&self) {
+    /// Writes the file anew when most of it is unused. A failure leaves it as it is, but for one after which nobody knows
+    /// which of both has the name.
+    fn rewrite_if_large(&self) -> Result<(), StoreError> {
         // Somebody who reads all checkpoints may take his time; then it waits for the next change.
-        let Some(mut guard) = self.file.try_write() else { return };
-        let Some(file) = &*guard else { return };
+        let Some(mut guard) = self.file.try_write() else { return Ok(()) };
+        let Some(file) = &*guard else { return Ok(()) };
         let file_bytes = file.file.len().unwrap_or(0);
         let enough_bytes = self.sizes.lock().content_bytes.saturating_mul(REWRITE_FACTOR);
         if file_bytes < REWRITE_FILE_BYTES_MIN.max(enough_bytes) {
-            return;
+            return Ok(());
         }
         let rewritten = RedbFile::create(&*self.disk, &self.path, OPTIONS, |transaction| {
             let reading = file.database.begin_read()?;
@@ -249,10 +249,15 @@ impl Meta {
         });
         match rewritten {
             Ok(rewritten) => *guard = Some(rewritten),
+            Err(error) if error.is_fatal() => {
+                *guard = None;
+                return Err(error);
+            }
             Err(error) => {
                 tracing::warn!(%error, "a file of checkpoints is larger than it has to be and could not be written anew");
             }
         }
+        Ok(())
     }
 
     /// Closes it in good order; reading goes on.

@@ -157,12 +157,8 @@ impl EmbeddedStore {
         let environment = self.environment.clone();
         if durability == Durability::Memory {
             let path = directory.hub_path(hub);
-            blocking(
-                move || {
-                    if path.exists() { log::start_anew(environment.disk, &path).map(drop) } else { Ok(()) }
-                },
-            )
-            .await?;
+            blocking(move || if path.exists() { log::abandon(environment.disk, &path) } else { Ok(()) })
+                .await?;
             return self.memory.open(hub).await.map(OpenLog::Memory);
         }
         let hub = hub.clone();

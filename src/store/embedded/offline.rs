@@ -10,7 +10,7 @@ use oncewire_protocol::wire::HubName;
 
 use super::directory::{DataDirectory, segment_bases};
 use super::disk::{Disk, SystemDisk};
-use super::log::start_anew;
+use super::log::abandon;
 use super::meta::{META_FILE, MetaContents};
 use super::segment::{self, SealedSegment};
 use super::table::{damaged, open_overlay};
@@ -25,10 +25,12 @@ use crate::store::{Checkpoint, StoreError, StoreErrorCause};
 /// again is right.
 pub fn new_epoch(path: &Path) -> Result<Vec<HubName>, StoreError> {
     let disk: Arc<dyn Disk> = Arc::new(SystemDisk);
+    // A directory that is made by mistake has no hubs, and whose sessions were to be refused keep theirs.
+    drop(DataDirectory::open_read_only(path, Arc::clone(&disk))?);
     let directory = DataDirectory::open(path, Arc::clone(&disk))?;
     let hubs = directory.hubs()?;
     for hub in &hubs {
-        start_anew(Arc::clone(&disk), &directory.hub_path(hub))?;
+        abandon(Arc::clone(&disk), &directory.hub_path(hub))?;
     }
     Ok(hubs)
 }

@@ -58,7 +58,7 @@ impl RedbFile {
                 Ok(database)
             };
             let database = initialize().map_err(|error| redb_cause(&unfinished, &failure, error))?;
-            publish_aside(disk, path).map_err(|error| io_cause(path, &error))?;
+            publish_aside(disk, path)?;
             Ok(Self { database, failure, file })
         };
         create().map_err(|cause| {

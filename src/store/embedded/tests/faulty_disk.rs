@@ -51,6 +51,8 @@ pub(super) struct Faults {
     pub(super) bytes_max: Option<u64>,
     /// Syncs of files fail.
     pub(super) syncs_fail: bool,
+    /// Syncs of directories fail.
+    pub(super) directory_syncs_fail: bool,
     /// Writes fail with an error that is not want of room, once so many have been done.
     pub(super) writes_fail_after: Option<u64>,
     /// Every write fails for want of room.
@@ -273,6 +275,9 @@ impl Disk for FaultyDisk {
 
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
         self.begin_sync()?;
+        if self.0.state.lock().faults.directory_syncs_fail {
+            return Err(io::ErrorKind::Other.into());
+        }
         let mut state = self.0.state.lock();
         let (synced, names) =
             std::mem::take(&mut state.names).into_iter().partition(|change| change.directory() == Some(path));

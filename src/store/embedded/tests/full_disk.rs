@@ -285,6 +285,31 @@ async fn a_failed_sync_of_checkpoints_ends_the_log_too() {
     assert!(opened.append(0..1, 300).await.unwrap_err().is_fatal());
 }
 
+/// Once the new segment has its name, a start would take it for the log's last one: nothing may go to the old one any more.
+#[tokio::test]
+async fn a_segment_whose_name_may_not_last_ends_the_store() {
+    let disk = FaultyDisk::default();
+    let mut bench = Bench::with_disk(disk.clone());
+    bench.environment.limits.bytes_max = 10_000;
+    let opened = bench.open().await.unwrap();
+    opened.append(0..5, 300).await.unwrap();
+    disk.set(Faults { directory_syncs_fail: true, ..Faults::default() });
+    let mut acknowledged = 5;
+    let failed = loop {
+        match opened.append(acknowledged..acknowledged + 1, 3_000).await {
+            Ok(_) => acknowledged += 1,
+            Err(error) => break error,
+        }
+        assert!(acknowledged < 100, "it goes on in a segment that is not the last");
+    };
+    assert!(failed.is_fatal(), "{failed}");
+    disk.set(Faults::default());
+    drop(opened);
+    let opened = bench.open().await.unwrap();
+    let kept: Vec<_> = opened.numbers().await.into_iter().map(|(_, number)| number).collect();
+    assert!(kept.starts_with(&(0..acknowledged).collect::<Vec<_>>()), "{kept:?}");
+}
+
 #[tokio::test]
 async fn a_directory_that_cannot_be_written_to_is_refused_and_can_be_inspected() {
     let Some(mount) = Mount::new(FileSystem::Tmpfs) else { return };
