@@ -24,7 +24,7 @@ use super::{Failures, now};
 use crate::store::{Log, StoreError, Tail};
 
 /// Inputs taken from the inbox in one turn, before writers are woken.
-const TURN_INPUTS_MAX: usize = 256;
+pub(super) const TURN_INPUTS_MAX: usize = 256;
 
 /// What others send to a shard.
 pub(super) enum Command {

@@ -10,7 +10,7 @@ use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::StreamExt;
 use oncewire_protocol::hub::SocketEnd;
 use oncewire_protocol::log::{Body, Certainty, Offset, Record};
-use oncewire_protocol::session::{Progress, Request};
+use oncewire_protocol::session::{Progress, Request, SharedOutbox};
 use oncewire_protocol::wire::{
     AckError, Downstream, ErrorName, FrameKind, Message, Metadata, Payload, PayloadKind, Received,
     ReconnectionToken, SequenceId, Upstream, decode_downstream,
@@ -495,4 +495,34 @@ async fn at_the_bound_of_a_shards_inbox_senders_wait_and_nothing_is_lost() {
     let received = receive(&socket, INBOX_INPUTS_MAX + 1).await;
     let acks: Vec<_> = received.iter().map(ack).collect();
     assert_eq!(acks, (1..=INBOX_INPUTS_MAX as u64 + 1).map(|n| (n, None)).collect::<Vec<_>>());
+}
+
+/// Notes how many messages wait for a client when its writer is woken.
+struct AtWake(SharedOutbox, Mutex<Vec<usize>>);
+
+impl std::task::Wake for AtWake {
+    fn wake(self: Arc<Self>) {
+        self.1.lock().push(self.0.lock().messages());
+    }
+}
+
+#[tokio::test]
+async fn a_turn_takes_so_many_inputs_and_then_writers_are_woken() {
+    for inputs in [shard::TURN_INPUTS_MAX, shard::TURN_INPUTS_MAX + 1] {
+        let world = World::new(1);
+        let hub = world.hub().await;
+        let (subscriber, publisher) = (open(&hub, "s", &["room"]).await, open(&hub, "p", &[]).await);
+        let Attachment { session, outbox } = subscriber.attachment();
+        let at_wake = Arc::new(AtWake(Arc::clone(outbox), Mutex::default()));
+        let waker = std::task::Waker::from(Arc::clone(&at_wake));
+        let idle =
+            outbox.lock().transmit(session.epoch, now(), 1, &mut BytesMut::new(), &mut Vec::new(), &waker);
+        assert_eq!(idle, Progress::Idle);
+        for ack_id in 1..=inputs {
+            submit(&publisher, publish("x", ack_id as u64)).await;
+        }
+        receive(&publisher, inputs).await;
+        assert_eq!(at_wake.1.lock().first(), Some(&shard::TURN_INPUTS_MAX), "of {inputs}");
+        assert_eq!(outbox.lock().messages(), inputs);
+    }
 }

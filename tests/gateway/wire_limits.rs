@@ -253,3 +253,13 @@ async fn a_request_head_of_16_kib_is_taken_and_one_that_is_not_complete_by_then_
         assert_eq!(answer, format!("HTTP/1.1 {status}").as_bytes());
     }
 }
+
+#[tokio::test]
+async fn a_hub_name_of_128_characters_is_served_and_a_longer_one_is_400() {
+    let gateway = Gateway::start().await;
+    for (chars, status) in [(128, 101), (129, 400)] {
+        let hub = "h".repeat(chars);
+        let connector = gateway.connector().hub(&hub).token(&Token::user("a")).offer(RELIABLE);
+        assert_eq!(connector.status().await, status, "{chars} characters");
+    }
+}
