@@ -27,6 +27,9 @@ fn main() {
     let records: Vec<Vec<u8>> = paths.iter().map(|path| bytes(&fs::read_to_string(path).unwrap())).collect();
     let entry = |record: &Vec<u8>| [&(record.len() as u16).to_be_bytes()[..], record].concat();
     write(&folder.join("log"), [[vec![3], records.iter().flat_map(entry).collect()].concat()]);
+    let of_each_kind =
+        |record: &Vec<u8>| (0..3).map(|kind| [&[kind, 0], &record[..]].concat()).collect::<Vec<_>>();
+    write(&folder.join("checkpoint"), records.iter().flat_map(of_each_kind));
     write(&folder.join("record"), records);
     write(&folder.join("hub"), [Vec::new()]);
 }

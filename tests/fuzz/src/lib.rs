@@ -7,7 +7,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `codecs.rs` | the JSON and protobuf decoders and the raw frames, both directions |
-//! | `records.rs` | the encoding of records, and logs of any records |
+//! | `records.rs` | the encodings of records and checkpoints, and logs of any records |
 //! | `hub/` | a shard driven by any inputs over a log that loses, delays and repeats appends |
 
 //!
@@ -28,19 +28,20 @@ mod records;
 
 pub use codecs::{json_downstream, json_upstream, protobuf_downstream, protobuf_upstream, raw};
 pub use hub::hub;
-pub use records::{log, record};
+pub use records::{checkpoint, log, record};
 
 /// A target by its name, which is also its folder's in `corpus/`.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 9] = [
     ("json_upstream", json_upstream),
     ("json_downstream", json_downstream),
     ("protobuf_upstream", protobuf_upstream),
     ("protobuf_downstream", protobuf_downstream),
     ("raw", raw),
     ("record", record),
+    ("checkpoint", checkpoint),
     ("log", log),
     ("hub", hub),
 ];

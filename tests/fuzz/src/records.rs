@@ -1,11 +1,11 @@
-//! Stored records: what is read means the same when it is stored again; a log of any records is folded without harm,
+//! Stored records and checkpoints: what is read means the same when it is stored again; a log of any records is folded without harm,
 //! and alike in any portions.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use oncewire_protocol::hub::{Hub, Input, Shard};
-use oncewire_protocol::log::{Body, Offset, Record, Time};
+use oncewire_protocol::log::{Body, ChunkCheckpoint, HubCheckpoint, MessageCheckpoint, Offset, Record, Time};
 use oncewire_protocol::session::MemoryBudget;
 use oncewire_protocol::wire::{Encoding, EventName, FrameKind, Upstream, decode_upstream, encode_upstream};
 
@@ -17,6 +17,30 @@ pub fn record(data: &[u8]) {
     let stored = record.encode();
     assert_eq!(Record::decode(stored.clone()).as_ref(), Ok(&record));
     assert_eq!(Record::decode(stored.clone()).map(|again| again.encode()), Ok(stored));
+}
+
+/// One stored checkpoint. The first byte says of what, the second up to which offset.
+pub fn checkpoint(data: &[u8]) {
+    let [kind, applied, stored @ ..] = data else { return };
+    let stored = Bytes::copy_from_slice(stored);
+    let applied = Offset(u64::from(*applied));
+    match kind % 3 {
+        0 => {
+            if let Ok(hub) = HubCheckpoint::decode(stored, applied) {
+                assert_eq!(HubCheckpoint::decode(hub.encode(applied), applied), Ok(hub));
+            }
+        }
+        1 => {
+            if let Ok(chunk) = ChunkCheckpoint::decode(stored) {
+                assert_eq!(ChunkCheckpoint::decode(chunk.encode()), Ok(chunk));
+            }
+        }
+        _ => {
+            if let Ok(message) = MessageCheckpoint::decode(stored) {
+                assert_eq!(MessageCheckpoint::decode(message.encode()), Ok(message));
+            }
+        }
+    }
 }
 
 /// A log of stored records, each with its length before it in two bytes. Those that do not decode are left out; a
