@@ -116,8 +116,9 @@ impl Gateway {
     /// # Errors
     /// When the configuration has no access key, or one that can't be used; or the storage can't be opened.
     pub fn open(config: Config) -> Result<Self, GatewayError> {
-        let storage = Storage::open(&Arc::new(config.clone()))?;
-        Self::new(config, storage)
+        let config = Arc::new(config);
+        let storage = Storage::open(&config)?;
+        Self::with(config, storage)
     }
 
     /// A gateway with a storage of its own.
@@ -125,7 +126,10 @@ impl Gateway {
     /// # Errors
     /// When the configuration has no access key, or one that can't be used.
     pub fn new(config: Config, storage: Storage) -> Result<Self, GatewayError> {
-        let config = Arc::new(config);
+        Self::with(Arc::new(config), storage)
+    }
+
+    fn with(config: Arc<Config>, storage: Storage) -> Result<Self, GatewayError> {
         let primary = config.access_key.as_ref().ok_or(GatewayError::NoAccessKey)?;
         let secondary = config.secondary_access_key.as_ref();
         let access_keys = AccessKeys::new(primary.expose(), secondary.map(Secret::expose))?;

@@ -35,6 +35,11 @@ pub(super) fn base_of(name: &str) -> Option<Offset> {
     if is_number { digits.parse().ok().map(Offset) } else { None }
 }
 
+/// How the segment that is written is kept open.
+fn active(syncs: bool) -> OpenOptions {
+    OpenOptions { cache_bytes: ACTIVE_CACHE_BYTES, syncs }
+}
+
 /// The segment that is written.
 pub(super) struct ActiveSegment {
     /// Its first offset.
@@ -52,8 +57,7 @@ impl ActiveSegment {
         syncs: bool,
     ) -> Result<Self, StoreError> {
         let path = path(directory, base);
-        let options = OpenOptions { cache_bytes: ACTIVE_CACHE_BYTES, syncs };
-        let file = RedbFile::create(disk, &path, options, |transaction| {
+        let file = RedbFile::create(disk, &path, active(syncs), |transaction| {
             transaction.open_table(LOG)?;
             Ok(())
         })?;
@@ -68,8 +72,7 @@ impl ActiveSegment {
         syncs: bool,
     ) -> Result<Self, StoreError> {
         let path = path(directory, base);
-        let options = OpenOptions { cache_bytes: ACTIVE_CACHE_BYTES, syncs };
-        let file = RedbFile::open(disk, &path, options)?;
+        let file = RedbFile::open(disk, &path, active(syncs))?;
         Ok(Self { base, path, file })
     }
 
