@@ -7,6 +7,7 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use clap::builder::BoolishValueParser;
 use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use oncewire::config::{Durability, Overrides, Secret, Store};
 use oncewire::telemetry::LogFormat;
@@ -124,6 +125,10 @@ pub struct Serve {
     #[arg(long = "public-url", value_name = "URL", env = "ONCEWIRE_PUBLIC_URL", value_delimiter = ',')]
     public_urls: Vec<Url>,
 
+    /// Serve the demo page at / too; everybody who reaches it gets access tokens for the hub demo
+    #[arg(long, env = "ONCEWIRE_DEMO", value_parser = BoolishValueParser::new())]
+    demo: bool,
+
     /// Configuration file in TOML
     #[arg(long, value_name = "FILE", env = "ONCEWIRE_CONFIG")]
     pub config: Option<PathBuf>,
@@ -141,6 +146,7 @@ impl Serve {
             access_key: self.access_key.clone(),
             secondary_access_key: self.secondary_key.clone(),
             public_urls: self.public_urls.clone(),
+            demo: self.demo.then_some(true),
             ..self.storage.overrides()
         }
     }

@@ -12,6 +12,7 @@ use tokio::net::TcpListener;
 use crate::admin::{self, Readiness};
 use crate::auth::{AccessKeyError, AccessKeys, ReconnectionTokens};
 use crate::config::{Config, Secret, Store as ConfiguredStore};
+use crate::demo::{self, Demo};
 use crate::edge::{self, Edge};
 use crate::engine::Engine;
 use crate::store::{EmbeddedStore, MemoryStore, Store, StoreError};
@@ -107,6 +108,7 @@ pub struct Gateway {
     config: Arc<Config>,
     access_keys: AccessKeys,
     storage: Storage,
+    boot: BootId,
     engine: Engine,
 }
 
@@ -133,8 +135,9 @@ impl Gateway {
         let primary = config.access_key.as_ref().ok_or(GatewayError::NoAccessKey)?;
         let secondary = config.secondary_access_key.as_ref();
         let access_keys = AccessKeys::new(primary.expose(), secondary.map(Secret::expose))?;
-        let engine = Engine::new(Arc::clone(&config), Arc::clone(&storage.store), BootId(rand::random()));
-        Ok(Self { config, access_keys, storage, engine })
+        let boot = BootId(rand::random());
+        let engine = Engine::new(Arc::clone(&config), Arc::clone(&storage.store), boot);
+        Ok(Self { config, access_keys, storage, boot, engine })
     }
 
     /// Where the sessions live.
@@ -155,6 +158,15 @@ impl Gateway {
         engine.start_kept_hubs().await?;
         let readiness = Readiness::default();
         let operations = admin::router(readiness.clone());
+        let operations = if self.config.demo {
+            operations.merge(demo::router(Demo {
+                config: Arc::clone(&self.config),
+                access_keys: self.access_keys.clone(),
+                boot: self.boot,
+            }))
+        } else {
+            operations
+        };
         let edge = Edge {
             config: self.config,
             access_keys: self.access_keys,

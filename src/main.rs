@@ -77,6 +77,7 @@ fn dev(arguments: &Dev) -> Result<(), Failure> {
     let overrides = Overrides {
         listen: Some(arguments.listen),
         access_key: Some(access_key.clone()),
+        demo: Some(true),
         ..arguments.storage.overrides()
     };
     let config = Config::from_toml("", overrides).map_err(usage)?;

@@ -18,9 +18,10 @@ const GATEWAY_IMPORTS: &[(&str, &[&str])] = &[
     ("admin", &["config"]),
     ("auth", &[]),
     ("config", &[]),
+    ("demo", &["auth", "config", "edge", "engine"]),
     ("edge", &["admin", "auth", "config", "engine"]),
     ("engine", &["config", "store"]),
-    ("gateway", &["admin", "auth", "config", "edge", "engine", "store"]),
+    ("gateway", &["admin", "auth", "config", "demo", "edge", "engine", "store"]),
     ("store", &["config"]),
     ("telemetry", &[]),
 ];

@@ -102,9 +102,13 @@ fn address(endpoint: &str) -> SocketAddr {
 }
 
 fn health(address: SocketAddr, method: &str) -> String {
+    ask(address, method, "/api/health")
+}
+
+fn ask(address: SocketAddr, method: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    write!(stream, "{method} /api/health HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
+    write!(stream, "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     answer
@@ -251,6 +255,7 @@ fn every_flag_of_serve_is_also_a_variable() {
             .env("ONCEWIRE_STORE", "memory")
             .env("ONCEWIRE_DATA_DIR", "unused")
             .env("ONCEWIRE_DURABILITY", "memory")
+            .env("ONCEWIRE_DEMO", "true")
             .env("ONCEWIRE_PUBLIC_URL", "https://chat.example.com/wps,https://other.example.com")
             .env("ONCEWIRE_LOG", "trace")
             .env("ONCEWIRE_LOG_FORMAT", "json"),
@@ -268,12 +273,13 @@ fn every_flag_of_serve_is_also_a_variable() {
 
 #[test]
 fn variables_that_are_set_to_nothing_count_as_not_set() {
-    const VARIABLES: [&str; 8] = [
+    const VARIABLES: [&str; 9] = [
         "ONCEWIRE_LISTEN",
         "ONCEWIRE_SECONDARY_KEY",
         "ONCEWIRE_STORE",
         "ONCEWIRE_DATA_DIR",
         "ONCEWIRE_PUBLIC_URL",
+        "ONCEWIRE_DEMO",
         "ONCEWIRE_CONFIG",
         "ONCEWIRE_LOG",
         "ONCEWIRE_LOG_FORMAT",
@@ -349,6 +355,22 @@ fn doubtful_settings_are_logged_as_warnings() {
 }
 
 #[test]
+fn serve_has_the_demo_only_if_asked_and_says_whom_it_is_for() {
+    for (arguments, status) in [(&[][..], "404"), (&["--demo"], "200")] {
+        let common = ["serve", "--access-key", KEY, "--listen", "127.0.0.1:0"];
+        let running = Running::start(&mut oncewire(&[&common, arguments].concat()));
+        let (endpoint, _) = connection_string(&running.line());
+        for path in ["/", "/demo/status"] {
+            let answer = ask(address(&endpoint), "GET", path);
+            assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{answer}");
+        }
+        running.signal("TERM");
+        let (_, log) = running.end();
+        assert_eq!(log.contains("WARN") && log.contains("tokens for the hub demo"), status == "200", "{log}");
+    }
+}
+
+#[test]
 fn dev_serves_with_a_key_of_its_own_and_prints_a_ready_url() {
     let running = Running::start(
         oncewire(&["dev", "--listen", "127.0.0.1:0"]).env("ONCEWIRE_ACCESS_KEY", "not for dev"),
@@ -359,6 +381,7 @@ fn dev_serves_with_a_key_of_its_own_and_prints_a_ready_url() {
     let url = line.strip_prefix("client URL: ").unwrap();
     assert!(url.starts_with(&format!("ws://{host}/client/hubs/")), "{url}");
     let (_, hub) = url.split_once('?').unwrap().0.rsplit_once('/').unwrap();
+    assert!(ask(address(&endpoint), "GET", "/").starts_with("HTTP/1.1 200 "));
     let claims = verify(url, &host, hub, &key, 0).unwrap();
     assert_eq!(claims.roles, ["webpubsub.joinLeaveGroup", "webpubsub.sendToGroup"]);
     let snippet = std::iter::repeat_with(|| running.line()).find(|line| line.starts_with("node ")).unwrap();

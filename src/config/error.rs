@@ -77,6 +77,11 @@ pub enum ConfigWarning {
         /// The key.
         key: String,
     },
+    /// The demo is for everybody.
+    #[error(
+        "demo is on: everybody who reaches this gateway gets access tokens for the hub demo, and can cut its sockets"
+    )]
+    DemoForEverybody,
     /// The memory store is as durable as memory.
     #[error("{key} has no effect with the memory store: nothing survives the process")]
     DurabilityOfMemory {

@@ -27,6 +27,8 @@ pub struct Overrides {
     pub data_dir: Option<PathBuf>,
     /// See [`Config::durability`].
     pub durability: Option<Durability>,
+    /// See [`Config::demo`].
+    pub demo: Option<bool>,
 }
 
 impl Config {
@@ -56,8 +58,16 @@ impl Config {
     }
 
     fn apply(&mut self, overrides: Overrides) {
-        let Overrides { listen, access_key, secondary_access_key, public_urls, store, data_dir, durability } =
-            overrides;
+        let Overrides {
+            listen,
+            access_key,
+            secondary_access_key,
+            public_urls,
+            store,
+            data_dir,
+            durability,
+            demo,
+        } = overrides;
         self.listen = listen.unwrap_or(self.listen);
         self.access_key = access_key.or(self.access_key.take());
         self.secondary_access_key = secondary_access_key.or(self.secondary_access_key.take());
@@ -69,6 +79,7 @@ impl Config {
             self.data_dir = data_dir;
         }
         self.durability = durability.or(self.durability);
+        self.demo = demo.unwrap_or(self.demo);
     }
 
     fn check(&self) -> Result<(), ConfigError> {
@@ -125,6 +136,7 @@ impl Config {
 /// What deserves attention in `config`.
 pub(super) fn warnings(config: &Config) -> Vec<ConfigWarning> {
     let mut warnings = Vec::new();
+    warnings.extend(config.demo.then_some(ConfigWarning::DemoForEverybody));
     let mut look = |prefix: &str, retention: Option<u64>, window: Option<usize>, durability| {
         let key = |name: &str| format!("{prefix}{name}");
         if retention.is_some_and(|seconds| seconds < 30) {

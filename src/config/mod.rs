@@ -13,6 +13,7 @@ mod load;
 mod secret;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
@@ -140,8 +141,31 @@ pub struct Config {
     /// 1 to 64. Cost: every shard folds the whole log of its hub. On two cores more than one gains nothing.
     pub hub_shards: u16,
 
+    /// Whether the demo is served: a page at `/`, and operations for it under `/demo/`. Default `false`; the command `dev`
+    /// turns it on. Danger: everybody who reaches it gets access tokens for the hub `demo`, and can disturb that hub's
+    /// sockets. It answers only under loopback and the hosts of [`Config::public_urls`].
+    pub demo: bool,
+
     /// Settings of single hubs, by the hub's name in lower case: `[hubs."name"]` in the file.
     pub hubs: BTreeMap<String, HubOverrides>,
+}
+
+/// How clients talk to a listener.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scheme {
+    /// In the clear.
+    Http,
+    /// Over TLS.
+    Https,
+}
+
+impl fmt::Display for Scheme {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        })
+    }
 }
 
 /// Where logs are kept.
@@ -196,6 +220,7 @@ impl Default for Config {
             pending_reply_bytes_max: 64 * 1024,
             groups_per_session_max: 10_000,
             hub_shards: 1,
+            demo: false,
             hubs: BTreeMap::new(),
         }
     }

@@ -63,6 +63,7 @@ fn every_key_can_be_set() {
         pending_reply_bytes_max = 16
         groups_per_session_max = 17
         hub_shards = 3
+        demo = true
 
         [hubs."chat"]
         anonymous = true
@@ -102,6 +103,7 @@ fn every_key_can_be_set() {
         pending_reply_bytes_max: 16,
         groups_per_session_max: 17,
         hub_shards: 3,
+        demo: true,
         hubs: BTreeMap::from([(
             "chat".to_owned(),
             HubOverrides {
@@ -116,7 +118,7 @@ fn every_key_can_be_set() {
         )]),
     };
     assert_eq!(config, expected);
-    assert_eq!(config.warnings(), []);
+    assert_eq!(config.warnings(), [ConfigWarning::DemoForEverybody]);
 }
 
 #[test]
@@ -155,6 +157,7 @@ fn overrides_win_over_the_file_and_the_file_over_the_defaults() {
         store: Some(Store::Memory),
         data_dir: Some("/flag".into()),
         durability: Some(Durability::Os),
+        demo: Some(true),
     };
     let config = Config::from_toml(file, overrides).unwrap();
     assert_eq!(config.listen.port(), 2);
@@ -163,6 +166,7 @@ fn overrides_win_over_the_file_and_the_file_over_the_defaults() {
     assert_eq!(config.public_urls, ["https://flag.example".parse().unwrap()]);
     assert_eq!(config.data_dir.to_str(), Some("/flag"));
     assert_eq!(config.durability, Some(Durability::Os));
+    assert!(config.demo && !read(file).unwrap().demo);
     assert_eq!(read(file).unwrap().listen.port(), 1);
 }
 

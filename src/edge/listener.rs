@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use tower::ServiceExt;
 
 use super::Shared;
+use crate::config::Scheme;
 
 /// Connections that the kernel keeps ready for [`accept`].
 const LISTEN_BACKLOG: i32 = 4096;
@@ -110,6 +111,7 @@ async fn serve_http(
     }
     let pending = Mutex::new(permit.map(Pending::new));
     let service = service_fn(|mut request: Request<Incoming>| {
+        request.extensions_mut().insert(Scheme::Http);
         // A keep-alive connection has been through its handshake by its second request.
         if let Some(pending) = pending.lock().take() {
             request.extensions_mut().insert(pending);

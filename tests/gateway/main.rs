@@ -13,6 +13,7 @@
 //! | `delivery`, `ordering`, `recovery`, `takeover` | what they can rely on |
 //! | `closing`, `limits`, `wire_limits`, `shutdown` | how it ends |
 //! | `appends` | failing and slow logs |
+//! | `demo` | the demo page and its operations, and who may use them |
 //! | `client` | the protocol's own client through a proxy that cuts |
 //! | `floods` | too much of everything, with the memory of the process held to a bound |
 //! | `process` | the binary: logs, descriptors, signals |
@@ -29,6 +30,7 @@ mod closing;
 mod conversions;
 mod crashes;
 mod delivery;
+mod demo;
 #[cfg(target_os = "linux")]
 mod floods;
 mod full_disk;

@@ -1,0 +1,59 @@
+//! The demo: a page on which reliability can be seen, and what that page asks of the gateway.
+//!
+//! Knows: the built page, under which hosts and origins it may be used, and the operations behind its buttons. Does not
+//! know: sessions, stores, tokens' insides, and how a fault is made on a socket.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `page.rs` | the built files of `web-demo`, which are part of the program |
+//! | `site.rs` | by their `Host` and `Origin`: which requests come from the page itself |
+//! | `operations.rs` | what the page asks for |
+//! | `body.rs` | JSON from the page, checked |
+//! | `refusal.rs` | why it is refused, and with which status |
+//!
+//! All of it is for development. Whoever reaches the page gets access tokens for [`HUB`] alone, so it is off unless it is
+//! asked for, and pages of other sites can't use it.
+
+mod body;
+mod operations;
+mod page;
+mod refusal;
+mod site;
+
+use std::sync::Arc;
+
+use axum::extract::DefaultBodyLimit;
+use axum::routing::{get, post};
+use axum::{Router, middleware};
+use oncewire_protocol::log::BootId;
+
+use crate::auth::AccessKeys;
+use crate::config::Config;
+use site::Site;
+
+/// The hub that the page uses.
+pub const HUB: &str = "demo";
+
+/// The largest body that an operation takes, in bytes.
+pub const BODY_BYTES_MAX: usize = 4096;
+
+/// What the demo needs of the rest of the gateway.
+pub struct Demo {
+    /// The settings.
+    pub config: Arc<Config>,
+    /// What the page's access tokens are signed with.
+    pub access_keys: AccessKeys,
+    /// Names this start of the process.
+    pub boot: BootId,
+}
+
+/// The page at `/`, and its operations under `/demo/`.
+pub fn router(demo: Demo) -> Router {
+    let site = Site::new(&demo.config.public_urls);
+    let operations = Router::new()
+        .route("/demo/negotiate", post(operations::negotiate))
+        .route("/demo/status", get(operations::status))
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .with_state(Arc::new(demo));
+    page::router().merge(operations).layer(middleware::from_fn_with_state(Arc::new(site), site::check))
+}

@@ -1,0 +1,95 @@
+//! What the page asks for.
+
+use std::sync::Arc;
+
+use axum::extract::{Extension, State};
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+
+use super::body::JsonBody;
+use super::refusal::Refusal;
+use super::site::Reached;
+use super::{Demo, HUB};
+use crate::auth::ClientGrant;
+use crate::config::{Durability, Store};
+use crate::engine;
+
+/// The longest name of a user, in bytes.
+pub(super) const USER_BYTES_MAX: usize = 128;
+
+/// How long the page may connect with an access token, in seconds. It gets a new one for each new session.
+const TOKEN_VALIDITY_SECONDS: u64 = 60 * 60;
+
+/// Whom an access token is for.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Negotiate {
+    user: String,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Negotiated {
+    url: String,
+    hub: &'static str,
+    user_id: String,
+}
+
+/// `POST /demo/negotiate`: a URL with which the page may open a session in [`HUB`].
+pub(super) async fn negotiate(
+    State(demo): State<Arc<Demo>>,
+    Extension(Reached(base)): Extension<Reached>,
+    JsonBody(Negotiate { user }): JsonBody<Negotiate>,
+) -> Result<Response, Refusal> {
+    if user.trim().is_empty() || user.len() > USER_BYTES_MAX {
+        return Err(Refusal::BadUser);
+    }
+    let grant = ClientGrant {
+        endpoint: &base,
+        hub: HUB,
+        user_id: Some(&user),
+        roles: &["webpubsub.joinLeaveGroup", "webpubsub.sendToGroup"].map(str::to_owned),
+        groups: &[],
+        validity_seconds: TOKEN_VALIDITY_SECONDS,
+    };
+    let url =
+        demo.access_keys.client_url(&grant, engine::now().unix_seconds()).map_err(|_| Refusal::NoToken)?;
+    Ok(answer(&Negotiated { url: url.into(), hub: HUB, user_id: user }))
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Status {
+    boot: String,
+    store: &'static str,
+    durability: &'static str,
+    can_restart: bool,
+    version: &'static str,
+}
+
+/// `GET /demo/status`: what survives here, and which start of the process this is.
+pub(super) async fn status(State(demo): State<Arc<Demo>>) -> Response {
+    answer(&Status {
+        boot: format!("{:032x}", demo.boot.0),
+        store: match demo.config.store {
+            Store::Disk => "disk",
+            Store::Memory => "memory",
+        },
+        durability: match demo.config.hub(HUB).durability {
+            Durability::Sync => "sync",
+            Durability::Os => "os",
+            Durability::Memory => "memory",
+        },
+        can_restart: false,
+        version: env!("CARGO_PKG_VERSION"),
+    })
+}
+
+fn answer(body: &impl Serialize) -> Response {
+    let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
+    match serde_json::to_vec(body) {
+        Ok(json) => (headers, json).into_response(),
+        Err(_) => axum::http::StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}

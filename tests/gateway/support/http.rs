@@ -1,0 +1,100 @@
+//! Plain HTTP, letter by letter: a request with just the headers that a scenario names.
+
+use std::net::SocketAddr;
+
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::soon;
+
+/// A request in the making.
+#[derive(Clone)]
+pub struct Ask {
+    address: SocketAddr,
+    method: &'static str,
+    path: String,
+    headers: Vec<(String, String)>,
+    body: String,
+}
+
+/// What came back.
+#[derive(Debug)]
+pub struct Answer {
+    /// The status.
+    pub status: u16,
+    headers: Vec<(String, String)>,
+    /// The body.
+    pub body: Vec<u8>,
+}
+
+impl Ask {
+    /// A request with a `Host` of the address, and nothing else.
+    pub fn new(address: SocketAddr, method: &'static str, path: &str) -> Self {
+        let headers = vec![("host".to_owned(), address.to_string())];
+        Self { address, method, path: path.to_owned(), headers, body: String::new() }
+    }
+
+    /// A header, in place of one of this name.
+    pub fn header(self, name: &str, value: &str) -> Self {
+        let mut ask = self.without(name);
+        ask.headers.push((name.to_owned(), value.to_owned()));
+        ask
+    }
+
+    /// No header of this name.
+    pub fn without(mut self, name: &str) -> Self {
+        self.headers.retain(|(known, _)| known != name);
+        self
+    }
+
+    /// A body.
+    pub fn body(mut self, body: impl Into<String>) -> Self {
+        self.body = body.into();
+        let bytes = self.body.len().to_string();
+        self.header("content-length", &bytes)
+    }
+
+    /// Sends it on a connection of its own.
+    pub async fn send(&self) -> Answer {
+        let mut stream = soon(TcpStream::connect(self.address)).await.unwrap();
+        let mut request = format!("{} {} HTTP/1.1\r\nconnection: close\r\n", self.method, self.path);
+        for (name, value) in &self.headers {
+            request.push_str(&format!("{name}: {value}\r\n"));
+        }
+        request.push_str("\r\n");
+        request.push_str(&self.body);
+        soon(stream.write_all(request.as_bytes())).await.unwrap();
+        let mut answer = Vec::new();
+        soon(stream.read_to_end(&mut answer)).await.unwrap();
+        Answer::parse(&answer)
+    }
+}
+
+impl Answer {
+    fn parse(bytes: &[u8]) -> Self {
+        let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").expect("a whole head");
+        let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
+        let mut lines = head.split("\r\n");
+        let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+        let headers = lines.map(|line| line.split_once(": ").unwrap());
+        let headers = headers.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        Self { status, headers, body: bytes[end + 4..].to_vec() }
+    }
+
+    /// A header that is there once.
+    #[track_caller]
+    pub fn header(&self, name: &str) -> &str {
+        let mut values = self.headers.iter().filter(|(known, _)| known == name);
+        let (_, value) = values.next().unwrap_or_else(|| panic!("no {name} in {:?}", self.headers));
+        assert!(values.next().is_none(), "{name} is there twice");
+        value
+    }
+
+    /// The body, which has to be JSON.
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        assert_eq!(self.header("content-type"), "application/json");
+        serde_json::from_slice(&self.body).unwrap()
+    }
+}
