@@ -71,6 +71,7 @@ async fn each_built_file_is_served_as_what_it_is() {
             "js" => "text/javascript; charset=utf-8",
             "css" => "text/css; charset=utf-8",
             "svg" => "image/svg+xml",
+            "txt" => "text/plain; charset=utf-8",
             other => panic!("what is a {other} file served as?"),
         };
         assert_eq!(answer.header("content-type"), kind);

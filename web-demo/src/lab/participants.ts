@@ -1,0 +1,289 @@
+/**
+ * The lab's publishers and subscribers: a client each, what it counts, and what happened on its socket.
+ */
+import {
+  type Link,
+  type LinkKind,
+  type LinkListener,
+  OfficialLink,
+  ProtobufLink,
+  type ProtobufLinkListener,
+} from "../links/index.js";
+import type { Started, TraceEvent } from "../protobuf-client/index.js";
+import { negotiate } from "../gateway.js";
+import { Judge } from "./judge.js";
+
+/** Publishes that a publisher has under way; the rest of a flood waits in its backlog. */
+const UNDER_WAY_MAX = 500;
+
+/** What the lab publishes. */
+export interface Numbered {
+  publisher: string;
+  number: number;
+}
+
+export function asNumbered(content: unknown): Numbered | undefined {
+  const { publisher, number } = (content ?? {}) as Partial<Numbered>;
+  return typeof publisher === "string" && typeof number === "number" ? { publisher, number } : undefined;
+}
+
+export type SocketState = "connecting" | "open" | "down";
+
+/** Tells the lab what happened at a participant, as it happens. */
+export interface ParticipantListener {
+  onTrace(participant: Participant, event: TraceEvent): void;
+  onDelivery(subscriber: Subscriber, message: Numbered): void;
+}
+
+/** Counters of one participant's sockets; they only grow. */
+export interface SocketCounters {
+  /** Sockets that took up a session again. */
+  resumed: number;
+  /** Sessions that replaced another one. */
+  replaced: number;
+}
+
+export abstract class Participant {
+  abstract readonly role: "publisher" | "subscriber";
+  readonly sockets: SocketCounters = { resumed: 0, replaced: 0 };
+  socket: SocketState = "connecting";
+  /** Open sockets that ended. */
+  drops = 0;
+  /** When the socket went down last, and how long it took until the session was back. On the page's clock. */
+  downAt: number | undefined;
+  lastOutageMs: number | undefined;
+  protected link!: Link;
+
+  constructor(
+    /** Short name on the timeline, such as `P1`. */
+    readonly label: string,
+    readonly name: string,
+    readonly kind: LinkKind,
+    protected readonly listener: ParticipantListener,
+  ) {}
+
+  get connectionId(): string | undefined {
+    return this.link.connectionId;
+  }
+
+  stop(): void {
+    this.link.stop();
+  }
+
+  /** Counts what passes the socket. */
+  abstract count(event: TraceEvent): void;
+
+  protected open(
+    hooks: Pick<ProtobufLinkListener, "onMessage" | "keepApplication" | "restoreApplication">,
+  ): void {
+    const getUrl = async () => (await negotiate(this.label.toLowerCase())).url;
+    const listener: LinkListener = {
+      onMessage: hooks.onMessage,
+      onSession: (_, isFirst) => {
+        if (!isFirst) this.sockets.replaced++;
+        this.#isBack();
+      },
+      trace: (event) => {
+        this.#follow(event);
+        this.listener.onTrace(this, event);
+      },
+    };
+    this.link =
+      this.kind === "official"
+        ? new OfficialLink(getUrl, listener)
+        : new ProtobufLink(`lab-${this.label}`, getUrl, { ...hooks, ...listener });
+  }
+
+  /** Connects; tells what was found of an earlier session. */
+  protected async connect(): Promise<Started | undefined> {
+    if (this.link instanceof ProtobufLink) return this.link.resume();
+    await this.link.start();
+    return undefined;
+  }
+
+  #follow(event: TraceEvent): void {
+    if (event.kind === "closed" && this.socket === "open") {
+      this.socket = "down";
+      this.drops++;
+      this.downAt = performance.now();
+    }
+    if (event.kind === "resumed") {
+      this.sockets.resumed++;
+      this.#isBack();
+    }
+  }
+
+  #isBack(): void {
+    if (this.socket === "down" && this.downAt !== undefined) this.lastOutageMs = performance.now() - this.downAt;
+    this.socket = "open";
+  }
+}
+
+/** The publisher's state that is kept with its session. */
+interface PublisherState {
+  id: string;
+  nextNumber: number;
+  acked: number;
+}
+
+export class Publisher extends Participant {
+  readonly role = "publisher";
+  /** Handed to a socket for the first time. */
+  sent = 0;
+  /** Handed to a socket again, under the same ack id. */
+  sentAgain = 0;
+  /** Requests that the gateway had executed before, and said so. */
+  answeredDuplicate = 0;
+  /** Numbers up to this one are acknowledged, since acks come in order. */
+  ackedUpTo = 0;
+  /** Publishes whose session ended before they were acknowledged. */
+  uncertain = 0;
+  #state: PublisherState = { id: newPublisherId(), nextNumber: 1, acked: 0 };
+  /** Numbers that wait to be handed to the client. */
+  #backlog = 0;
+  #underWay = 0;
+  #group = "";
+  #ackWaiters: { number: number; resolve: () => void }[] = [];
+
+  constructor(label: string, name: string, kind: LinkKind, listener: ParticipantListener) {
+    super(label, name, kind, listener);
+    this.open({
+      onMessage: () => {},
+      keepApplication: () => JSON.stringify(this.#state),
+      restoreApplication: (application) => {
+        this.#state = JSON.parse(application);
+      },
+    });
+  }
+
+  /** Who publishes, in the payload of each message. */
+  get id(): string {
+    return this.#state.id;
+  }
+
+  get nextNumber(): number {
+    return this.#state.nextNumber;
+  }
+
+  get acked(): number {
+    return this.#state.acked;
+  }
+
+  /** Published and not acknowledged. */
+  get outboxDepth(): number {
+    return this.#backlog + this.#underWay;
+  }
+
+  async start(group: string): Promise<Started | undefined> {
+    this.#group = group;
+    const started = await this.connect();
+    this.ackedUpTo = this.#state.nextNumber - 1;
+    for (const { request, settled } of started?.pending ?? []) {
+      const message = request.kind === "send" && request.payload.kind === "json" && asNumbered(request.payload.json);
+      if (!message) continue;
+      this.#state.nextNumber = Math.max(this.#state.nextNumber, message.number + 1);
+      this.ackedUpTo = Math.min(this.ackedUpTo, message.number - 1);
+      this.#underWay++;
+      void this.#settle(message.number, settled);
+    }
+    return started;
+  }
+
+  /** Publishes `count` more messages, as fast as the window allows. Returns the last one's number. */
+  publish(count: number): number {
+    this.#backlog += count;
+    const last = this.#state.nextNumber + this.#backlog - 1;
+    this.#pump();
+    return last;
+  }
+
+  /** Waits until the gateway acknowledged a number. */
+  async ackOf(number: number): Promise<void> {
+    if (number <= this.ackedUpTo) return;
+    await new Promise<void>((resolve) => this.#ackWaiters.push({ number, resolve }));
+  }
+
+  override count(event: TraceEvent): void {
+    if (event.kind === "publish") event.again ? this.sentAgain++ : this.sent++;
+    if (event.kind === "ack" && event.outcome === "duplicate") this.answeredDuplicate++;
+  }
+
+  #pump(): void {
+    while (this.#backlog > 0 && this.#underWay < UNDER_WAY_MAX) {
+      this.#backlog--;
+      this.#underWay++;
+      const number = this.#state.nextNumber++;
+      const message: Numbered = { publisher: this.#state.id, number };
+      void this.#settle(number, this.link.publish(this.#group, message));
+    }
+  }
+
+  async #settle(number: number, published: Promise<unknown>): Promise<void> {
+    try {
+      await published;
+      this.#state.acked++;
+    } catch {
+      this.uncertain++;
+    }
+    this.#underWay--;
+    this.ackedUpTo = Math.max(this.ackedUpTo, number);
+    this.#ackWaiters = this.#ackWaiters.filter((waiter) => {
+      if (waiter.number <= this.ackedUpTo) waiter.resolve();
+      return waiter.number > this.ackedUpTo;
+    });
+    this.#pump();
+  }
+}
+
+export class Subscriber extends Participant {
+  readonly role = "subscriber";
+  judge = new Judge();
+  /** Frames whose sequence id the session had passed, which the client dropped. */
+  suppressed = 0;
+  #waiters: { publisher: string; number: number; resolve: () => void }[] = [];
+
+  constructor(label: string, name: string, kind: LinkKind, listener: ParticipantListener) {
+    super(label, name, kind, listener);
+    this.open({
+      onMessage: (_, content) => this.#onMessage(content),
+      keepApplication: () => JSON.stringify(this.judge.state),
+      // The judge goes on from where the session's earlier page was.
+      restoreApplication: (application) => {
+        this.judge = new Judge(JSON.parse(application));
+      },
+    });
+  }
+
+  async start(group: string): Promise<Started | undefined> {
+    const started = await this.connect();
+    if (!started?.isResumed) await this.link.join(group);
+    return started;
+  }
+
+  /** Waits until a publisher's message with this number, or a later one, was delivered. */
+  async deliveryOf(publisher: string, number: number): Promise<void> {
+    if (number <= this.judge.largest(publisher)) return;
+    await new Promise<void>((resolve) => this.#waiters.push({ publisher, number, resolve }));
+  }
+
+  override count(event: TraceEvent): void {
+    if (event.kind === "message" && event.repeated) this.suppressed++;
+  }
+
+  #onMessage(content: unknown): void {
+    const message = asNumbered(content);
+    if (message === undefined) return;
+    this.judge.see(message.publisher, message.number);
+    this.listener.onDelivery(this, message);
+    this.#waiters = this.#waiters.filter((waiter) => {
+      const isThere = waiter.number <= this.judge.largest(waiter.publisher);
+      if (isThere) waiter.resolve();
+      return !isThere;
+    });
+  }
+}
+
+function newPublisherId(): string {
+  const bytes = crypto.getRandomValues(new Uint8Array(3));
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
