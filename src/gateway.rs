@@ -109,6 +109,7 @@ pub struct Gateway {
     access_keys: AccessKeys,
     storage: Storage,
     boot: BootId,
+    is_supervised: bool,
     engine: Engine,
 }
 
@@ -137,7 +138,12 @@ impl Gateway {
         let access_keys = AccessKeys::new(primary.expose(), secondary.map(Secret::expose))?;
         let boot = BootId(rand::random());
         let engine = Engine::new(Arc::clone(&config), Arc::clone(&storage.store), boot);
-        Ok(Self { config, access_keys, storage, boot, engine })
+        Ok(Self { config, access_keys, storage, boot, is_supervised: false, engine })
+    }
+
+    /// Tells whether another process starts this one again when it is killed.
+    pub fn supervised(self, is_supervised: bool) -> Self {
+        Self { is_supervised, ..self }
     }
 
     /// Where the sessions live.
@@ -163,6 +169,7 @@ impl Gateway {
                 config: Arc::clone(&self.config),
                 access_keys: self.access_keys.clone(),
                 boot: self.boot,
+                is_supervised: self.is_supervised,
             }))
         } else {
             operations

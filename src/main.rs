@@ -3,6 +3,8 @@
 mod cli;
 mod fold_check;
 mod log_command;
+#[cfg(unix)]
+mod supervisor;
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -36,6 +38,9 @@ enum Failure {
     Usage(String),
     /// Something failed while running: exit code 1.
     Runtime(anyhow::Error),
+    /// The process that served ended with this code, and has said why.
+    #[cfg(unix)]
+    Served(u8),
 }
 
 fn main() -> ExitCode {
@@ -49,6 +54,8 @@ fn main() -> ExitCode {
         Ok(()) => return ExitCode::SUCCESS,
         Err(Failure::Usage(message)) => (2, message),
         Err(Failure::Runtime(error)) => (1, format!("{error:#}")),
+        #[cfg(unix)]
+        Err(Failure::Served(code)) => return ExitCode::from(code),
     };
     // Nothing is left to do when standard error is gone.
     let _ = writeln!(std::io::stderr(), "oncewire: {message}");
@@ -64,7 +71,7 @@ fn serve(arguments: &Serve) -> Result<(), Failure> {
     for warning in config.warnings() {
         tracing::warn!("{warning}");
     }
-    run(config, |endpoint| Ok(connection_string(endpoint, &access_key)))
+    run(config, false, |local, config| print(&connection_string(&config.endpoint(local), &access_key)))
 }
 
 fn dev(arguments: &Dev) -> Result<(), Failure> {
@@ -81,8 +88,36 @@ fn dev(arguments: &Dev) -> Result<(), Failure> {
         ..arguments.storage.overrides()
     };
     let config = Config::from_toml("", overrides).map_err(usage)?;
+    dev_with(config, arguments, &access_key)
+}
+
+/// Serves in a process of its own, which is started again when it is killed.
+#[cfg(unix)]
+fn dev_with(mut config: Config, arguments: &Dev, access_key: &Secret) -> Result<(), Failure> {
+    if !arguments.supervised {
+        return match supervisor::supervise(supervisor::this_program).map_err(Failure::Runtime)? {
+            0 => Ok(()),
+            code => Err(Failure::Served(code)),
+        };
+    }
+    let lifeline = supervisor::Lifeline::hold().context("no supervisor").map_err(Failure::Runtime)?;
+    if let Some(address) = arguments.again.iter().find_map(|place| place.strip_prefix("http=")) {
+        config.listen = address.parse().map_err(usage)?;
+    }
     start_logging(&arguments.log)?;
-    run(config, |endpoint| development_greeting(endpoint, &access_key))
+    run(config, true, |local, config| {
+        if arguments.again.is_empty() {
+            print(&development_greeting(&config.endpoint(local), access_key)?)?;
+        }
+        lifeline.ready(&[format!("http={local}")]).context("the supervisor is gone").map_err(Failure::Runtime)
+    })
+}
+
+/// Serves in this process: nobody would start it again.
+#[cfg(not(unix))]
+fn dev_with(config: Config, arguments: &Dev, access_key: &Secret) -> Result<(), Failure> {
+    start_logging(&arguments.log)?;
+    run(config, false, |local, config| print(&development_greeting(&config.endpoint(local), access_key)?))
 }
 
 fn token(arguments: &Token) -> Result<(), Failure> {
@@ -108,9 +143,13 @@ fn token(arguments: &Token) -> Result<(), Failure> {
     print(url.as_str())
 }
 
-/// Binds, says so on standard output, and serves until a signal comes. Whoever interrupts it once more does not want to
-/// wait for clients to go away.
-fn run(config: Config, greeting: impl FnOnce(&str) -> Result<String, Failure>) -> Result<(), Failure> {
+/// Binds, says so, and serves until a signal comes. Whoever interrupts it once more does not want to wait for clients to go
+/// away. `is_supervised` tells that this process is started again when it is killed.
+fn run(
+    config: Config,
+    is_supervised: bool,
+    greet: impl FnOnce(SocketAddr, &Config) -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -122,8 +161,8 @@ fn run(config: Config, greeting: impl FnOnce(&str) -> Result<String, Failure>) -
         raise_descriptor_limit();
         let listener = gateway::bind(&config).await.map_err(runtime_failure)?;
         let local: SocketAddr = listener.local_addr().map_err(runtime_failure)?;
-        let gateway = Gateway::open(config.clone()).map_err(runtime_failure)?;
-        print(&greeting(&config.endpoint(local))?)?;
+        let gateway = Gateway::open(config.clone()).map_err(runtime_failure)?.supervised(is_supervised);
+        greet(local, &config)?;
         tracing::info!(address = %local, "listening");
         let stop = Arc::new(Notify::new());
         let stopped = Arc::clone(&stop).notified_owned();
@@ -160,7 +199,7 @@ fn connection_string(endpoint: &str, access_key: &Secret) -> String {
     format!("connection string: Endpoint={endpoint};AccessKey={};Version=1.0;", access_key.expose())
 }
 
-/// The connection string, a client URL, and a line that uses it.
+/// The demo page, the connection string, a client URL, and a line that uses it.
 fn development_greeting(endpoint: &str, access_key: &Secret) -> Result<String, Failure> {
     let base: Url = endpoint.parse().map_err(runtime_failure)?;
     let roles = ["webpubsub.joinLeaveGroup", "webpubsub.sendToGroup"].map(str::to_owned);
@@ -174,10 +213,10 @@ fn development_greeting(endpoint: &str, access_key: &Secret) -> Result<String, F
     };
     let url =
         access_keys(access_key, None)?.client_url(&grant, engine::now().unix_seconds()).map_err(usage)?;
-    let mut greeting = connection_string(endpoint, access_key);
+    let mut greeting = format!("demo page: {base}\n{}\n", connection_string(endpoint, access_key));
     let _ = write!(
         greeting,
-        "\nclient URL: {url}\n\n\
+        "client URL: {url}\n\n\
          Try it with Node 20.10 or later, in as many terminals as you like: each line sent reaches all of them.\n\n\
          node --experimental-websocket -e 'const ws = new WebSocket(\"{url}\", \"json.webpubsub.azure.v1\"); \
          const send = (m) => ws.send(JSON.stringify(m)); \

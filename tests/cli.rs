@@ -375,7 +375,10 @@ fn dev_serves_with_a_key_of_its_own_and_prints_a_ready_url() {
     let running = Running::start(
         oncewire(&["dev", "--listen", "127.0.0.1:0"]).env("ONCEWIRE_ACCESS_KEY", "not for dev"),
     );
+    let page = running.line();
+    let page = page.strip_prefix("demo page: ").unwrap();
     let (endpoint, key) = connection_string(&running.line());
+    assert_eq!(page, format!("{endpoint}/"));
     let host = address(&endpoint).to_string();
     let line = running.line();
     let url = line.strip_prefix("client URL: ").unwrap();
@@ -462,6 +465,7 @@ fn help_explains_and_shows_no_key() {
 /// Serves over a new data directory, and ends well.
 fn serve_once(directory: &Path) {
     let running = Running::start(&mut oncewire_in(directory, &["dev", "--listen", "127.0.0.1:0"]));
+    running.line();
     let (endpoint, _) = connection_string(&running.line());
     let line = running.line();
     let path = line.strip_prefix("client URL: ws://").unwrap().split_once('/').unwrap().1.to_owned();

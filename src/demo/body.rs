@@ -5,10 +5,11 @@ use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::IntoResponse;
 use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 
 use super::refusal::Refusal;
 
-/// The body of a request, in JSON. `T` has to refuse fields that it does not know.
+/// The body of a request, an object in JSON. `T` has to refuse fields that it does not know.
 pub(super) struct JsonBody<T>(pub T);
 
 impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
@@ -24,7 +25,9 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
                 _ => Refusal::Unreadable,
             }
         })?;
-        serde_json::from_slice(&bytes).map(Self).map_err(|_| Refusal::BadBody)
+        // An array would do for the fields of a struct in their order.
+        let object: Map<String, Value> = serde_json::from_slice(&bytes).map_err(|_| Refusal::BadBody)?;
+        T::deserialize(Value::Object(object)).map(Self).map_err(|_| Refusal::BadBody)
     }
 }
 

@@ -45,6 +45,8 @@ pub struct Demo {
     pub access_keys: AccessKeys,
     /// Names this start of the process.
     pub boot: BootId,
+    /// Whether another process starts this one again when it is killed.
+    pub is_supervised: bool,
 }
 
 /// The page at `/`, and its operations under `/demo/`.
@@ -53,6 +55,7 @@ pub fn router(demo: Demo) -> Router {
     let operations = Router::new()
         .route("/demo/negotiate", post(operations::negotiate))
         .route("/demo/status", get(operations::status))
+        .route("/demo/restart", post(operations::restart))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(Arc::new(demo));
     page::router().merge(operations).layer(middleware::from_fn_with_state(Arc::new(site), site::check))

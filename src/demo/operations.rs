@@ -1,9 +1,10 @@
 //! What the page asks for.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::{Extension, State};
-use axum::http::header;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 
@@ -81,15 +82,54 @@ pub(super) async fn status(State(demo): State<Arc<Demo>>) -> Response {
             Durability::Os => "os",
             Durability::Memory => "memory",
         },
-        can_restart: false,
+        can_restart: demo.is_supervised,
         version: env!("CARGO_PKG_VERSION"),
     })
+}
+
+/// How long a process lives on once it has agreed to be killed, so that its answer goes out.
+const LAST_ANSWER_WAIT: Duration = Duration::from_millis(100);
+
+/// No field at all.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Nothing {}
+
+/// `POST /demo/restart`: this process kills itself, and its supervisor starts it again.
+pub(super) async fn restart(
+    State(demo): State<Arc<Demo>>,
+    JsonBody(Nothing {}): JsonBody<Nothing>,
+) -> Result<StatusCode, Refusal> {
+    if !demo.is_supervised {
+        return Err(Refusal::NoSupervisor);
+    }
+    tracing::info!(fault = "restart", effect = "this process is killed", "demo");
+    tokio::spawn(async {
+        tokio::time::sleep(LAST_ANSWER_WAIT).await;
+        kill_this_process();
+    });
+    Ok(StatusCode::ACCEPTED)
+}
+
+/// As if by `kill -9`: nothing is written, said or closed any more.
+#[cfg(unix)]
+fn kill_this_process() {
+    use rustix::process::{Signal, getpid, kill_process};
+    if let Err(error) = kill_process(getpid(), Signal::KILL) {
+        tracing::error!(%error, "this process can't be killed");
+    }
+}
+
+/// The next best thing.
+#[cfg(not(unix))]
+fn kill_this_process() {
+    std::process::abort()
 }
 
 fn answer(body: &impl Serialize) -> Response {
     let headers = [(header::CONTENT_TYPE, "application/json"), (header::CACHE_CONTROL, "no-store")];
     match serde_json::to_vec(body) {
         Ok(json) => (headers, json).into_response(),
-        Err(_) => axum::http::StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
     }
 }

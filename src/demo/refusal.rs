@@ -31,6 +31,9 @@ pub(super) enum Refusal {
         super::operations::USER_BYTES_MAX
     )]
     BadUser,
+    /// Nobody would start the process again.
+    #[error("this gateway has no supervisor that would start it again: use oncewire dev")]
+    NoSupervisor,
     /// The answer can't be made.
     #[error("no access token can be made")]
     NoToken,
@@ -43,6 +46,7 @@ impl Refusal {
             Self::NotJson => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::Unreadable | Self::BadBody | Self::BadUser => StatusCode::BAD_REQUEST,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::NoSupervisor => StatusCode::CONFLICT,
             Self::NoToken => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }

@@ -27,7 +27,7 @@ fn post(gateway: &Gateway, path: &str, body: impl Into<String>) -> Ask {
 
 /// Each operation of the page, with a body that is right in form.
 fn posts(gateway: &Gateway) -> Vec<Ask> {
-    let bodies = [("/demo/negotiate", r#"{"user":"ann"}"#)];
+    let bodies = [("/demo/negotiate", r#"{"user":"ann"}"#), ("/demo/restart", "{}")];
     bodies.map(|(path, body)| post(gateway, path, body)).to_vec()
 }
 
@@ -214,16 +214,25 @@ async fn a_body_is_json_of_the_right_form_and_small() {
         assert_eq!(ask.clone().without("content-type").send().await.status, 415);
         let with_charset = ask.clone().header("content-type", "Application/JSON; charset=utf-8");
         assert_ne!(with_charset.send().await.status, 415);
-        for body in ["", "{", "[]", "null", r#"{"unknown":1}"#] {
+        for body in ["", "{", "[]", r#"["ann"]"#, "null", r#"{"unknown":1}"#] {
             assert_eq!(ask.clone().body(body).send().await.status, 400, "{body}");
         }
         assert_eq!(ask.clone().body(" ".repeat(BODY_BYTES_MAX)).send().await.status, 400);
         assert_eq!(ask.clone().body(" ".repeat(BODY_BYTES_MAX + 1)).send().await.status, 413);
     }
-    for path in ["/demo/negotiate"] {
+    for path in ["/demo/negotiate", "/demo/restart"] {
         assert_eq!(get(&gateway, path).send().await.status, 405, "{path}");
     }
     assert_eq!(post(&gateway, "/demo/status", "{}").send().await.status, 405);
+}
+
+#[tokio::test]
+async fn where_nobody_would_start_the_process_again_it_is_not_killed() {
+    let gateway = gateway().await;
+    let answer = post(&gateway, "/demo/restart", "{}").send().await;
+    assert_eq!(answer.status, 409);
+    assert!(answer.json()["error"].as_str().unwrap().contains("oncewire dev"));
+    assert_eq!(get(&gateway, "/demo/status").send().await.json()["canRestart"], false);
 }
 
 #[tokio::test]

@@ -14,6 +14,7 @@
 //! | `closing`, `limits`, `wire_limits`, `shutdown` | how it ends |
 //! | `appends` | failing and slow logs |
 //! | `demo` | the demo page and its operations, and who may use them |
+//! | `dev` | the command that starts itself again when it is killed |
 //! | `client` | the protocol's own client through a proxy that cuts |
 //! | `floods` | too much of everything, with the memory of the process held to a bound |
 //! | `process` | the binary: logs, descriptors, signals |
@@ -31,6 +32,8 @@ mod conversions;
 mod crashes;
 mod delivery;
 mod demo;
+#[cfg(target_os = "linux")]
+mod dev;
 #[cfg(target_os = "linux")]
 mod floods;
 mod full_disk;
