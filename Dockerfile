@@ -14,11 +14,11 @@ RUN apt-get update \
     && install --directory --owner oncewire --mode 0700 /data
 COPY --from=build /source/target/release/oncewire /usr/local/bin/oncewire
 USER oncewire
-EXPOSE 8080
+EXPOSE 8080 8443
 # Sessions and messages. Without a volume of its own they go with the container.
 VOLUME /data
 # The access key comes in as ONCEWIRE_ACCESS_KEY, at least 32 bytes.
-ENV ONCEWIRE_LISTEN=0.0.0.0:8080 ONCEWIRE_DATA_DIR=/data
+ENV ONCEWIRE_LISTEN=0.0.0.0:8080 ONCEWIRE_TLS_LISTEN=0.0.0.0:8443 ONCEWIRE_DATA_DIR=/data
 HEALTHCHECK --interval=10s --timeout=3s CMD ["curl", "--fail", "--silent", "--head", "http://127.0.0.1:8080/api/health"]
 ENTRYPOINT ["oncewire"]
 CMD ["serve"]

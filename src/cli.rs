@@ -105,9 +105,13 @@ Examples:
 /// Arguments of `serve`.
 #[derive(Debug, Args)]
 pub struct Serve {
-    /// Address and port to listen on; port 0 picks a free one [default: 127.0.0.1:8080]
+    /// Address and port for plain http; port 0 picks a free one [default: 127.0.0.1:8080, none with TLS]
     #[arg(long, value_name = "ADDRESS:PORT", env = "ONCEWIRE_LISTEN")]
     listen: Option<SocketAddr>,
+
+    /// Whether and where https is served.
+    #[command(flatten)]
+    tls: Tls,
 
     /// Access key, at least 32 bytes. A command line is visible to every local user: better use the variable
     #[arg(long, value_name = "KEY", env = "ONCEWIRE_ACCESS_KEY", hide_env_values = true, value_parser = secret)]
@@ -143,6 +147,9 @@ impl Serve {
     pub fn overrides(&self) -> Overrides {
         Overrides {
             listen: self.listen,
+            tls_cert: self.tls.tls_cert.clone(),
+            tls_key: self.tls.tls_key.clone(),
+            tls_listen: self.tls.tls_listen,
             access_key: self.access_key.clone(),
             secondary_access_key: self.secondary_key.clone(),
             public_urls: self.public_urls.clone(),
@@ -150,6 +157,22 @@ impl Serve {
             ..self.storage.overrides()
         }
     }
+}
+
+/// Whether and where https is served.
+#[derive(Debug, Args)]
+pub struct Tls {
+    /// Certificate for https, in PEM, with its chain; read again when it changes
+    #[arg(long, value_name = "FILE", env = "ONCEWIRE_TLS_CERT")]
+    tls_cert: Option<PathBuf>,
+
+    /// Private key of that certificate, in PEM
+    #[arg(long, value_name = "FILE", env = "ONCEWIRE_TLS_KEY")]
+    tls_key: Option<PathBuf>,
+
+    /// Address and port for https; port 0 picks a free one [default: 127.0.0.1:8443]
+    #[arg(long, value_name = "ADDRESS:PORT", env = "ONCEWIRE_TLS_LISTEN")]
+    tls_listen: Option<SocketAddr>,
 }
 
 /// Arguments of `dev`.

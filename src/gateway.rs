@@ -11,9 +11,9 @@ use tokio::net::TcpListener;
 
 use crate::admin::{self, Readiness};
 use crate::auth::{AccessKeyError, AccessKeys, ReconnectionTokens};
-use crate::config::{Config, Secret, Store as ConfiguredStore};
+use crate::config::{Config, Scheme, Secret, Store as ConfiguredStore};
 use crate::demo::{self, Demo};
-use crate::edge::{self, Edge};
+use crate::edge::{self, Edge, Tls, TlsError};
 use crate::engine::Engine;
 use crate::store::{EmbeddedStore, MemoryStore, Store, StoreError};
 
@@ -28,6 +28,9 @@ pub enum GatewayError {
         /// Why not.
         source: io::Error,
     },
+    /// TLS can't be served as it is configured.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The store can't be used, or not any more.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -43,13 +46,36 @@ pub enum GatewayError {
     BadFaultPlan(#[from] crate::store::FaultPlanError),
 }
 
-/// Listens on the configured address. Clients may dial from now on; they are served once a gateway runs.
+/// Where a gateway listens.
+pub struct Listeners {
+    http: Option<TcpListener>,
+    https: Option<TcpListener>,
+}
+
+impl Listeners {
+    /// What is served at which address, https first.
+    ///
+    /// # Errors
+    /// When the operating system does not tell.
+    pub fn addresses(&self) -> io::Result<Vec<(Scheme, SocketAddr)>> {
+        let listeners = [(Scheme::Https, &self.https), (Scheme::Http, &self.http)];
+        let open = listeners.into_iter().filter_map(|(scheme, listener)| Some((scheme, listener.as_ref()?)));
+        open.map(|(scheme, listener)| Ok((scheme, listener.local_addr()?))).collect()
+    }
+}
+
+/// Listens on the configured addresses. Clients may dial from now on; they are served once a gateway runs.
 ///
 /// # Errors
-/// When the address can't be listened on.
-pub async fn bind(config: &Config) -> Result<TcpListener, GatewayError> {
-    let address = config.listen;
-    edge::listen(address).map_err(|source| GatewayError::Listen { address, source })
+/// When an address can't be listened on.
+pub async fn bind(config: &Config) -> Result<Listeners, GatewayError> {
+    let listen = |address: SocketAddr| {
+        edge::listen(address).map_err(|source| GatewayError::Listen { address, source })
+    };
+    Ok(Listeners {
+        http: config.http_address().map(listen).transpose()?,
+        https: config.https_address().map(listen).transpose()?,
+    })
 }
 
 /// Where a gateway keeps what outlives its sockets.
@@ -107,6 +133,7 @@ impl Storage {
 pub struct Gateway {
     config: Arc<Config>,
     access_keys: AccessKeys,
+    tls: Option<Tls>,
     storage: Storage,
     boot: BootId,
     is_supervised: bool,
@@ -117,7 +144,8 @@ impl Gateway {
     /// A gateway with the storage that its configuration asks for.
     ///
     /// # Errors
-    /// When the configuration has no access key, or one that can't be used; or the storage can't be opened.
+    /// When the configuration has no access key, or one that can't be used, and the same for TLS; or the storage can't
+    /// be opened.
     pub fn open(config: Config) -> Result<Self, GatewayError> {
         let config = Arc::new(config);
         let storage = Storage::open(&config)?;
@@ -127,7 +155,7 @@ impl Gateway {
     /// A gateway with a storage of its own.
     ///
     /// # Errors
-    /// When the configuration has no access key, or one that can't be used.
+    /// When the configuration has no access key, or one that can't be used, and the same for TLS.
     pub fn new(config: Config, storage: Storage) -> Result<Self, GatewayError> {
         Self::with(Arc::new(config), storage)
     }
@@ -136,9 +164,13 @@ impl Gateway {
         let primary = config.access_key.as_ref().ok_or(GatewayError::NoAccessKey)?;
         let secondary = config.secondary_access_key.as_ref();
         let access_keys = AccessKeys::new(primary.expose(), secondary.map(Secret::expose))?;
+        let tls = match (&config.tls_cert, &config.tls_key) {
+            (Some(certificate), Some(key)) => Some(Tls::from_files(certificate, key)?),
+            _ => None,
+        };
         let boot = BootId(rand::random());
         let engine = Engine::new(Arc::clone(&config), Arc::clone(&storage.store), boot);
-        Ok(Self { config, access_keys, storage, boot, is_supervised: false, engine })
+        Ok(Self { config, access_keys, tls, storage, boot, is_supervised: false, engine })
     }
 
     /// Tells whether another process starts this one again when it is killed.
@@ -157,7 +189,7 @@ impl Gateway {
     /// When the store can't tell which hubs it has, or can't go on: what is on the disk can only be told by the next start.
     pub async fn serve(
         self,
-        listener: TcpListener,
+        listeners: Listeners,
         shutdown: impl Future<Output = ()>,
     ) -> Result<(), GatewayError> {
         let engine = self.engine.clone();
@@ -180,13 +212,14 @@ impl Gateway {
             reconnection_tokens: ReconnectionTokens::new(self.storage.reconnection_secret),
             engine: self.engine,
         };
+        let listeners = edge::Listeners { http: listeners.http, https: listeners.https.zip(self.tls) };
         readiness.set(true);
         let stop = async {
             shutdown.await;
             readiness.set(false);
         };
         tokio::select! {
-            () = edge::serve(edge, listener, operations, stop) => {}
+            () = edge::serve(edge, listeners, operations, stop) => {}
             error = engine.failed() => return Err(error.into()),
         }
         Ok(engine.close().await?)

@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use oncewire::auth::{AccessKeyError, AccessKeys, ClientGrant, KeyName};
-use oncewire::config::{Config, Overrides, Secret};
-use oncewire::gateway::Gateway;
+use oncewire::config::{Config, Overrides, Scheme, Secret};
+use oncewire::gateway::{Gateway, GatewayError};
 use oncewire::{engine, gateway, telemetry};
 use oncewire_protocol::wire::{GroupName, HubName};
 use tokio::sync::Notify;
@@ -71,7 +71,9 @@ fn serve(arguments: &Serve) -> Result<(), Failure> {
     for warning in config.warnings() {
         tracing::warn!("{warning}");
     }
-    run(config, false, |local, config| print(&connection_string(&config.endpoint(local), &access_key)))
+    run(config, false, |addresses, config| {
+        print(&connection_string(&endpoint(addresses, config)?, &access_key))
+    })
 }
 
 fn dev(arguments: &Dev) -> Result<(), Failure> {
@@ -101,15 +103,21 @@ fn dev_with(mut config: Config, arguments: &Dev, access_key: &Secret) -> Result<
         };
     }
     let lifeline = supervisor::Lifeline::hold().context("no supervisor").map_err(Failure::Runtime)?;
-    if let Some(address) = arguments.again.iter().find_map(|place| place.strip_prefix("http=")) {
-        config.listen = address.parse().map_err(usage)?;
+    for place in &arguments.again {
+        match place.split_once('=') {
+            Some(("http", address)) => config.listen = Some(address.parse().map_err(usage)?),
+            Some(("https", address)) => config.tls_listen = address.parse().map_err(usage)?,
+            _ => {}
+        }
     }
     start_logging(&arguments.log)?;
-    run(config, true, |local, config| {
+    run(config, true, |addresses, config| {
         if arguments.again.is_empty() {
-            print(&development_greeting(&config.endpoint(local), access_key)?)?;
+            print(&development_greeting(&endpoint(addresses, config)?, access_key)?)?;
         }
-        lifeline.ready(&[format!("http={local}")]).context("the supervisor is gone").map_err(Failure::Runtime)
+        let places: Vec<_> =
+            addresses.iter().map(|(scheme, address)| format!("{scheme}={address}")).collect();
+        lifeline.ready(&places).context("the supervisor is gone").map_err(Failure::Runtime)
     })
 }
 
@@ -117,7 +125,9 @@ fn dev_with(mut config: Config, arguments: &Dev, access_key: &Secret) -> Result<
 #[cfg(not(unix))]
 fn dev_with(config: Config, arguments: &Dev, access_key: &Secret) -> Result<(), Failure> {
     start_logging(&arguments.log)?;
-    run(config, false, |local, config| print(&development_greeting(&config.endpoint(local), access_key)?))
+    run(config, false, |addresses, config| {
+        print(&development_greeting(&endpoint(addresses, config)?, access_key)?)
+    })
 }
 
 fn token(arguments: &Token) -> Result<(), Failure> {
@@ -148,7 +158,7 @@ fn token(arguments: &Token) -> Result<(), Failure> {
 fn run(
     config: Config,
     is_supervised: bool,
-    greet: impl FnOnce(SocketAddr, &Config) -> Result<(), Failure>,
+    greet: impl FnOnce(&[(Scheme, SocketAddr)], &Config) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -159,14 +169,20 @@ fn run(
         // Before the greeting: whoever has read it may send a signal.
         let mut signals = Signals::listen().context("can't listen for signals").map_err(Failure::Runtime)?;
         raise_descriptor_limit();
-        let listener = gateway::bind(&config).await.map_err(runtime_failure)?;
-        let local: SocketAddr = listener.local_addr().map_err(runtime_failure)?;
-        let gateway = Gateway::open(config.clone()).map_err(runtime_failure)?.supervised(is_supervised);
-        greet(local, &config)?;
-        tracing::info!(address = %local, "listening");
+        let listeners = gateway::bind(&config).await.map_err(runtime_failure)?;
+        let addresses = listeners.addresses().map_err(runtime_failure)?;
+        let gateway = Gateway::open(config.clone()).map_err(|error| match error {
+            GatewayError::Tls(error) => usage(error),
+            error => runtime_failure(error),
+        })?;
+        let gateway = gateway.supervised(is_supervised);
+        greet(&addresses, &config)?;
+        for (scheme, address) in addresses {
+            tracing::info!(%scheme, %address, "listening");
+        }
         let stop = Arc::new(Notify::new());
         let stopped = Arc::clone(&stop).notified_owned();
-        let serving = gateway.serve(listener, stopped);
+        let serving = gateway.serve(listeners, stopped);
         let impatience = async {
             signals.first().await;
             stop.notify_one();
@@ -191,6 +207,14 @@ fn raise_descriptor_limit() {
     match rlimit::increase_nofile_limit(u64::MAX) {
         Ok(descriptors) => tracing::debug!(descriptors, "limit of open descriptors"),
         Err(error) => tracing::warn!(%error, "the limit of open descriptors can't be raised"),
+    }
+}
+
+/// The URL that clients are told: the first of those that they can use.
+fn endpoint(addresses: &[(Scheme, SocketAddr)], config: &Config) -> Result<String, Failure> {
+    match addresses {
+        [(scheme, local), ..] => Ok(config.endpoint(*scheme, *local)),
+        [] => Err(Failure::Runtime(anyhow::anyhow!("there is no address to listen on"))),
     }
 }
 

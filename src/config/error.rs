@@ -48,6 +48,12 @@ pub enum ConfigError {
          such as https://chat.example.com/prefix"
     )]
     BadPublicUrl,
+    /// There is a certificate without its key.
+    #[error("tls_cert is set and tls_key is not: TLS needs both (--tls-cert and --tls-key)")]
+    NoTlsKey,
+    /// There is a key without its certificate.
+    #[error("tls_key is set and tls_cert is not: TLS needs both (--tls-cert and --tls-key)")]
+    NoTlsCertificate,
     /// Two sections name the same hub: hubs are told apart without regard to case.
     #[error("hubs.{hub:?} is there twice: hub names are compared without regard to case")]
     HubTwice {

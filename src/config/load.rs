@@ -15,6 +15,12 @@ use super::{Config, ConfigError, ConfigWarning, Durability, Secret, Store};
 pub struct Overrides {
     /// See [`Config::listen`].
     pub listen: Option<SocketAddr>,
+    /// See [`Config::tls_cert`].
+    pub tls_cert: Option<PathBuf>,
+    /// See [`Config::tls_key`].
+    pub tls_key: Option<PathBuf>,
+    /// See [`Config::tls_listen`].
+    pub tls_listen: Option<SocketAddr>,
     /// See [`Config::access_key`].
     pub access_key: Option<Secret>,
     /// See [`Config::secondary_access_key`].
@@ -60,6 +66,9 @@ impl Config {
     fn apply(&mut self, overrides: Overrides) {
         let Overrides {
             listen,
+            tls_cert,
+            tls_key,
+            tls_listen,
             access_key,
             secondary_access_key,
             public_urls,
@@ -68,7 +77,10 @@ impl Config {
             durability,
             demo,
         } = overrides;
-        self.listen = listen.unwrap_or(self.listen);
+        self.listen = listen.or(self.listen);
+        self.tls_cert = tls_cert.or(self.tls_cert.take());
+        self.tls_key = tls_key.or(self.tls_key.take());
+        self.tls_listen = tls_listen.unwrap_or(self.tls_listen);
         self.access_key = access_key.or(self.access_key.take());
         self.secondary_access_key = secondary_access_key.or(self.secondary_access_key.take());
         if !public_urls.is_empty() {
@@ -85,6 +97,11 @@ impl Config {
     fn check(&self) -> Result<(), ConfigError> {
         if !self.public_urls.iter().all(is_base_url) {
             return Err(ConfigError::BadPublicUrl);
+        }
+        match (&self.tls_cert, &self.tls_key) {
+            (Some(_), None) => return Err(ConfigError::NoTlsKey),
+            (None, Some(_)) => return Err(ConfigError::NoTlsCertificate),
+            (None, None) | (Some(_), Some(_)) => {}
         }
         for (key, value, range) in self.numbers() {
             if !range.contains(&value) {

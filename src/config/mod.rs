@@ -29,9 +29,21 @@ pub use secret::Secret;
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Address and port to listen on. Default `127.0.0.1:8080`; port 0 picks a free one. Danger: an address that
-    /// others can reach carries tokens in the clear unless a proxy in front ends TLS.
-    pub listen: SocketAddr,
+    /// Address and port for plain http. Default `127.0.0.1:8080`, or none where TLS is on: then plain http is served
+    /// beside it only if this key is set. Port 0 picks a free one. Danger: an address that others can reach carries
+    /// tokens in the clear unless a proxy in front ends TLS.
+    pub listen: Option<SocketAddr>,
+
+    /// File with the certificate for TLS in PEM, followed by those between it and the authority's; turns TLS on. No
+    /// default. It is read again when it changes, and so is [`Config::tls_key`].
+    pub tls_cert: Option<PathBuf>,
+
+    /// File with the certificate's private key in PEM, not encrypted. No default. Danger: whoever can read it can pass
+    /// for this gateway.
+    pub tls_key: Option<PathBuf>,
+
+    /// Address and port for https. Default `127.0.0.1:8443`; port 0 picks a free one. Of no effect unless TLS is on.
+    pub tls_listen: SocketAddr,
 
     /// The access key, at least 32 bytes; no default, and nothing is served without one. Whoever has it may do
     /// everything. The environment is the best place for it: a command line is visible to every local user.
@@ -194,7 +206,10 @@ impl Default for Config {
     fn default() -> Self {
         const MIB: usize = 1024 * 1024;
         Self {
-            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)),
+            listen: None,
+            tls_cert: None,
+            tls_key: None,
+            tls_listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8443)),
             access_key: None,
             secondary_access_key: None,
             public_urls: Vec::new(),
@@ -233,16 +248,32 @@ impl Config {
         HubSettings::resolve(self, own)
     }
 
-    /// The URL under which this gateway is told to clients, given the address that it listens on: with a wildcard
-    /// address the first public URL, or else loopback; otherwise the address itself.
-    pub fn endpoint(&self, local: SocketAddr) -> String {
+    /// Whether https is served.
+    pub fn is_tls_on(&self) -> bool {
+        self.tls_cert.is_some()
+    }
+
+    /// Where plain http is served, if at all.
+    pub fn http_address(&self) -> Option<SocketAddr> {
+        let default = (!self.is_tls_on()).then_some(SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)));
+        self.listen.or(default)
+    }
+
+    /// Where https is served, if at all.
+    pub fn https_address(&self) -> Option<SocketAddr> {
+        self.is_tls_on().then_some(self.tls_listen)
+    }
+
+    /// The URL under which this gateway is told to clients, given an address that it listens on and what it serves
+    /// there: with a wildcard address the first public URL, or else loopback; otherwise the address itself.
+    pub fn endpoint(&self, scheme: Scheme, local: SocketAddr) -> String {
         let reachable = match local.ip() {
             ip if !ip.is_unspecified() => ip,
             _ if !self.public_urls.is_empty() => return trimmed(&self.public_urls[0]),
             IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
             IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
         };
-        format!("http://{}", SocketAddr::new(reachable, local.port()))
+        format!("{scheme}://{}", SocketAddr::new(reachable, local.port()))
     }
 
     /// What deserves an operator's attention without being wrong.

@@ -14,7 +14,8 @@ fn refusal(text: &str) -> String {
 fn an_empty_file_gives_the_documented_defaults() {
     let config = read("").unwrap();
     assert_eq!(config, Config::default());
-    assert_eq!(config.listen, "127.0.0.1:8080".parse().unwrap());
+    assert_eq!(config.http_address(), Some("127.0.0.1:8080".parse().unwrap()));
+    assert_eq!(config.https_address(), None);
     assert_eq!(config.access_key, None);
     assert_eq!((config.store, config.data_dir.to_str()), (Store::Disk, Some("data")));
     assert_eq!(config.hub("any").durability, Durability::Sync);
@@ -38,6 +39,9 @@ fn every_key_can_be_set() {
     let config = read(
         r#"
         listen = "0.0.0.0:9000"
+        tls_cert = "/etc/oncewire/cert.pem"
+        tls_key = "/etc/oncewire/key.pem"
+        tls_listen = "0.0.0.0:9443"
         access_key = "0123456789abcdef0123456789abcdef"
         secondary_access_key = "fedcba9876543210fedcba9876543210"
         public_urls = ["https://chat.example.com/wps"]
@@ -77,7 +81,10 @@ fn every_key_can_be_set() {
     )
     .unwrap();
     let expected = Config {
-        listen: "0.0.0.0:9000".parse().unwrap(),
+        listen: Some("0.0.0.0:9000".parse().unwrap()),
+        tls_cert: Some("/etc/oncewire/cert.pem".into()),
+        tls_key: Some("/etc/oncewire/key.pem".into()),
+        tls_listen: "0.0.0.0:9443".parse().unwrap(),
         access_key: Some(Secret::new("0123456789abcdef0123456789abcdef")),
         secondary_access_key: Some(Secret::new("fedcba9876543210fedcba9876543210")),
         public_urls: vec!["https://chat.example.com/wps".parse().unwrap()],
@@ -144,6 +151,9 @@ fn a_hub_takes_what_it_does_not_set_from_the_general_keys() {
 fn overrides_win_over_the_file_and_the_file_over_the_defaults() {
     let file = r#"
         listen = "127.0.0.1:1"
+        tls_cert = "/file/cert.pem"
+        tls_key = "/file/key.pem"
+        tls_listen = "127.0.0.1:4"
         access_key = "the file's key"
         secondary_access_key = "the file's other key"
         public_urls = ["https://file.example"]
@@ -151,6 +161,9 @@ fn overrides_win_over_the_file_and_the_file_over_the_defaults() {
         "#;
     let overrides = Overrides {
         listen: Some("127.0.0.1:2".parse().unwrap()),
+        tls_cert: None,
+        tls_key: Some("/flag/key.pem".into()),
+        tls_listen: Some("127.0.0.1:3".parse().unwrap()),
         access_key: Some(Secret::new("the flag's key")),
         secondary_access_key: None,
         public_urls: vec!["https://flag.example".parse().unwrap()],
@@ -160,14 +173,19 @@ fn overrides_win_over_the_file_and_the_file_over_the_defaults() {
         demo: Some(true),
     };
     let config = Config::from_toml(file, overrides).unwrap();
-    assert_eq!(config.listen.port(), 2);
+    assert_eq!(config.http_address(), Some("127.0.0.1:2".parse().unwrap()));
+    assert_eq!(config.https_address(), Some("127.0.0.1:3".parse().unwrap()));
+    assert_eq!(config.tls_cert.as_ref().unwrap().to_str(), Some("/file/cert.pem"));
+    assert_eq!(config.tls_key.as_ref().unwrap().to_str(), Some("/flag/key.pem"));
     assert_eq!(config.access_key.as_ref().unwrap().expose(), "the flag's key");
     assert_eq!(config.secondary_access_key.as_ref().unwrap().expose(), "the file's other key");
     assert_eq!(config.public_urls, ["https://flag.example".parse().unwrap()]);
     assert_eq!(config.data_dir.to_str(), Some("/flag"));
     assert_eq!(config.durability, Some(Durability::Os));
     assert!(config.demo && !read(file).unwrap().demo);
-    assert_eq!(read(file).unwrap().listen.port(), 1);
+    let of_file = read(file).unwrap();
+    assert_eq!(of_file.http_address(), Some("127.0.0.1:1".parse().unwrap()));
+    assert_eq!(of_file.https_address(), Some("127.0.0.1:4".parse().unwrap()));
 }
 
 #[test]
@@ -288,6 +306,26 @@ fn public_urls_are_plain_base_urls() {
 }
 
 #[test]
+fn a_certificate_and_its_key_come_together() {
+    for (text, missing) in [("tls_cert = \"c\"", "tls_key"), ("tls_key = \"k\"", "tls_cert")] {
+        assert!(refusal(text).contains(&format!("{missing} is not")), "{}", refusal(text));
+    }
+}
+
+#[test]
+fn with_tls_plain_http_is_served_only_where_it_is_asked_for() {
+    const PAIR: &str = "tls_cert = \"c\"\ntls_key = \"k\"\n";
+    let config = read(PAIR).unwrap();
+    assert_eq!(config.http_address(), None);
+    assert_eq!(config.https_address(), Some("127.0.0.1:8443".parse().unwrap()));
+    let both = read(&format!("{PAIR}listen = \"127.0.0.1:8080\"")).unwrap();
+    assert_eq!(both.http_address(), Some("127.0.0.1:8080".parse().unwrap()));
+    assert_eq!(both.https_address(), config.https_address());
+    let without = read("tls_listen = \"127.0.0.1:1\"").unwrap();
+    assert_eq!(without.https_address(), None);
+}
+
+#[test]
 fn one_hub_has_one_section() {
     let message = refusal("[hubs.chat]\n[hubs.Chat]\n");
     assert!(message.contains("\"chat\" is there twice"), "{message}");
@@ -298,13 +336,16 @@ fn the_endpoint_is_one_that_clients_can_reach() {
     let bare = Config::default();
     let public =
         Config { public_urls: vec!["https://chat.example.com/wps/".parse().unwrap()], ..Config::default() };
-    let endpoint = |config: &Config, local: &str| config.endpoint(local.parse().unwrap());
+    let endpoint = |config: &Config, local: &str| config.endpoint(Scheme::Http, local.parse().unwrap());
     assert_eq!(endpoint(&bare, "127.0.0.1:8080"), "http://127.0.0.1:8080");
     assert_eq!(endpoint(&bare, "[::1]:80"), "http://[::1]:80");
     assert_eq!(endpoint(&bare, "0.0.0.0:8080"), "http://127.0.0.1:8080");
     assert_eq!(endpoint(&bare, "[::]:8080"), "http://[::1]:8080");
     assert_eq!(endpoint(&public, "0.0.0.0:8080"), "https://chat.example.com/wps");
     assert_eq!(endpoint(&public, "127.0.0.1:8080"), "http://127.0.0.1:8080");
+    let secured = |config: &Config, local: &str| config.endpoint(Scheme::Https, local.parse().unwrap());
+    assert_eq!(secured(&bare, "0.0.0.0:8443"), "https://127.0.0.1:8443");
+    assert_eq!(secured(&public, "0.0.0.0:8443"), "https://chat.example.com/wps");
 }
 
 #[test]

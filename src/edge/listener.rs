@@ -13,12 +13,14 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::Instant;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, timeout};
 use tower::ServiceExt;
 
 use super::Shared;
+use super::tls::Tls;
 use crate::config::Scheme;
 
 /// Connections that the kernel keeps ready for [`accept`].
@@ -50,20 +52,22 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Accepts until the gateway stops. While as many connections as allowed are shaking hands, further ones wait in the
-/// kernel's backlog: a storm is worked off in order, nobody is refused.
-pub(super) async fn accept(shared: Arc<Shared>, listener: TcpListener, router: Router) {
-    let pending = Arc::new(Semaphore::new(shared.edge.config.handshakes_pending_max));
+/// kernel's backlog: a storm is worked off in order, nobody is refused. `tls` is what they are taken into first.
+pub(super) async fn accept(shared: Arc<Shared>, listener: TcpListener, tls: Option<Tls>, router: Router) {
     let mut failures = Failures::default();
     let accept_one = async || {
-        let permit = Arc::clone(&pending).acquire_owned().await.ok();
+        let permit = Arc::clone(&shared.pending).acquire_owned().await.ok();
         (permit, listener.accept().await)
     };
     while let Some((permit, accepted)) = shared.is_stopping.run_until_cancelled(accept_one()).await {
         match accepted {
             Ok((stream, peer)) => {
                 tracing::debug!(%peer, "connection accepted");
-                let connection = serve_http(Arc::clone(&shared), stream, router.clone(), permit);
-                shared.tasks.spawn(connection);
+                let connection = Connection { shared: Arc::clone(&shared), router: router.clone(), permit };
+                match tls.clone() {
+                    None => shared.tasks.spawn(connection.serve(stream)),
+                    Some(tls) => shared.tasks.spawn(connection.serve_inside(tls, stream)),
+                };
             }
             Err(error) if is_of_one_connection(&error) => tracing::debug!(%error, "connection lost"),
             Err(error) => {
@@ -99,19 +103,45 @@ impl Failures {
     }
 }
 
-async fn serve_http(
+/// What serving a connection takes.
+struct Connection {
     shared: Arc<Shared>,
-    stream: TcpStream,
     router: Router,
     permit: Option<OwnedSemaphorePermit>,
-) {
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%error, "connection lost");
-        return;
+}
+
+impl Connection {
+    async fn serve(self, stream: TcpStream) {
+        match stream.set_nodelay(true) {
+            Ok(()) => serve_http(self, stream, Scheme::Http).await,
+            Err(error) => tracing::debug!(%error, "connection lost"),
+        }
     }
+
+    /// Takes the connection into TLS first.
+    async fn serve_inside(self, tls: Tls, stream: TcpStream) {
+        let limit = Duration::from_secs(self.shared.edge.config.header_read_timeout_seconds);
+        let handshake = async {
+            stream.set_nodelay(true)?;
+            timeout(limit, tls.accept(stream)).await?
+        };
+        // Nobody waits for an answer who has not asked yet.
+        match self.shared.is_stopping.run_until_cancelled(Box::pin(handshake)).await {
+            None => {}
+            Some(Ok(stream)) => serve_http(self, stream, Scheme::Https).await,
+            Some(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
+        }
+    }
+}
+
+async fn serve_http<S>(connection: Connection, stream: S, scheme: Scheme)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let Connection { shared, router, permit } = connection;
     let pending = Mutex::new(permit.map(Pending::new));
     let service = service_fn(|mut request: Request<Incoming>| {
-        request.extensions_mut().insert(Scheme::Http);
+        request.extensions_mut().insert(scheme);
         // A keep-alive connection has been through its handshake by its second request.
         if let Some(pending) = pending.lock().take() {
             request.extensions_mut().insert(pending);

@@ -1,7 +1,7 @@
 //! Client sockets: from accept over the upgrade to the last byte.
 //!
 //! ```text
-//! accept -> HTTP head -> decide (handshake.rs) -> engine attaches -> 101 -> two tasks for each socket:
+//! accept -> (TLS) -> HTTP head -> decide (handshake.rs) -> engine attaches -> 101 -> two tasks for each socket:
 //!
 //!            read side --frames of one read--> reader task --requests--> engine
 //!   client                                        | link: pong, close, life
@@ -13,6 +13,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `listener.rs` | the accept loop and HTTP on a connection that is not upgraded yet |
+//! | `tls/` | certificates, and TLS handshakes |
 //! | `routes.rs` | paths, and the limits of the HTTP side |
 //! | `query.rs`, `handshake.rs` | what an upgrade request asks for, without I/O |
 //! | `upgrade.rs` | carries out what was decided |
@@ -27,6 +28,7 @@ mod query;
 mod routes;
 mod socket;
 mod sockets;
+mod tls;
 mod upgrade;
 
 use std::future::Future;
@@ -35,10 +37,13 @@ use std::time::Duration;
 
 use axum::Router;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use listener::listen;
+pub use tls::{CertificateError, Tls, TlsError};
 
 use crate::auth::{AccessKeys, ReconnectionTokens};
 use crate::config::Config;
@@ -61,9 +66,19 @@ pub struct Edge {
     pub engine: Engine,
 }
 
+/// Where clients come in.
+pub struct Listeners {
+    /// In the clear.
+    pub http: Option<TcpListener>,
+    /// Inside TLS.
+    pub https: Option<(TcpListener, Tls)>,
+}
+
 /// What all connections share.
 struct Shared {
     edge: Edge,
+    /// How many more may be on their way to a request head or an upgrade.
+    pending: Arc<Semaphore>,
     sockets: Arc<Sockets>,
     tasks: TaskTracker,
     is_stopping: CancellationToken,
@@ -71,22 +86,23 @@ struct Shared {
 
 /// Serves client sockets, and `operations` beside them, until `shutdown` completes; then it accepts nothing more,
 /// closes all sockets with 1001 and returns when they are gone, or after a few seconds.
-pub async fn serve(
-    edge: Edge,
-    listener: TcpListener,
-    operations: Router,
-    shutdown: impl Future<Output = ()>,
-) {
+pub async fn serve(edge: Edge, listeners: Listeners, operations: Router, shutdown: impl Future<Output = ()>) {
     let sockets = Sockets::new(edge.config.connections_max);
-    let shared =
-        Arc::new(Shared { edge, sockets, tasks: TaskTracker::new(), is_stopping: CancellationToken::new() });
+    let pending = Arc::new(Semaphore::new(edge.config.handshakes_pending_max));
+    let (tasks, is_stopping) = (TaskTracker::new(), CancellationToken::new());
+    let shared = Arc::new(Shared { edge, pending, sockets, tasks, is_stopping });
     let router = routes::router(&shared, operations);
-    let accepting = tokio::spawn(listener::accept(Arc::clone(&shared), listener, router));
+    let http = listeners.http.map(|listener| (listener, None));
+    let https = listeners.https.map(|(listener, tls)| (listener, Some(tls)));
+    let mut accepting = JoinSet::new();
+    for (listener, tls) in http.into_iter().chain(https) {
+        accepting.spawn(listener::accept(Arc::clone(&shared), listener, tls, router.clone()));
+    }
     shutdown.await;
     tracing::info!(sockets = shared.sockets.count(), "shutting down");
     shared.is_stopping.cancel();
-    // The listener is gone when its task is; a panic in it has been reported by the runtime.
-    let _ = accepting.await;
+    // A listener is gone when its task is; a panic in it has been reported by the runtime.
+    while accepting.join_next().await.is_some() {}
     shared.sockets.close_all();
     shared.tasks.close();
     if tokio::time::timeout(SHUTDOWN_WAIT, shared.tasks.wait()).await.is_err() {
@@ -129,7 +145,8 @@ mod tests {
             start.await.unwrap();
             stopped_at = Instant::now();
         };
-        serve(edge, listener, Router::new().route("/endless", endless), shutdown).await;
+        let listeners = Listeners { http: Some(listener), https: None };
+        serve(edge, listeners, Router::new().route("/endless", endless), shutdown).await;
         let waited = stopped_at.elapsed();
         assert!(waited >= SHUTDOWN_WAIT && waited < 2 * SHUTDOWN_WAIT, "{waited:?} of the paused clock");
     }

@@ -11,7 +11,8 @@ use axum::http::header::{
 };
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use hyper::upgrade::OnUpgrade;
+use bytes::Bytes;
+use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use oncewire_protocol::hub::OpenError;
 use oncewire_protocol::wire::raw::RawTarget;
@@ -24,7 +25,7 @@ use uuid::Uuid;
 use super::handshake::{Begin, Handshake, Purpose, Recover, Refusal, decide};
 use super::listener::Pending;
 use super::sockets::Place;
-use super::{Edge, Shared, socket};
+use super::{Edge, Shared, socket, tls};
 use crate::engine::{self, NewSession, Socket};
 
 /// `/client/hubs/{hub}`
@@ -177,11 +178,10 @@ async fn hand_over(
         tracing::debug!("an upgrade was not completed");
         return;
     };
-    let Ok(connection) = upgraded.downcast::<TokioIo<TcpStream>>() else {
+    let Some((stream, read_ahead)) = bare(upgraded) else {
         tracing::error!("an upgraded connection is of another kind than the accepted one");
         return;
     };
-    let (stream, read_ahead) = (connection.io.into_inner(), connection.read_buf);
     match outcome {
         Outcome::Attached(attached) => {
             drop(pending);
@@ -202,6 +202,16 @@ async fn hand_over(
             drop(pending);
         }
     }
+}
+
+/// The connection without HTTP, and what has been read ahead from it.
+fn bare(upgraded: Upgraded) -> Option<(socket::Stream, Bytes)> {
+    let upgraded = match upgraded.downcast::<TokioIo<TcpStream>>() {
+        Ok(plain) => return Some((socket::Stream::Plain(plain.io.into_inner()), plain.read_buf)),
+        Err(upgraded) => upgraded,
+    };
+    let secured = upgraded.downcast::<TokioIo<tls::Stream>>().ok()?;
+    Some((socket::Stream::Tls(Box::new(secured.io.into_inner())), secured.read_buf))
 }
 
 /// Extensions are declined by leaving them out.

@@ -1,12 +1,14 @@
 //! The protocol's own client, through a proxy that cuts.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use oncewire_protocol::client::{ClientSettings, Outcome, Output};
 use oncewire_protocol::wire::{AckId, GroupName, Metadata, Payload, PayloadKind, Upstream};
 use oncewire_proxy::{Action, Proxy, RandomFaults};
 
 use crate::support::*;
+use crate::tls::Secured;
 
 fn group() -> GroupName {
     GroupName::new("g").unwrap()
@@ -24,8 +26,8 @@ fn text(ack_id: AckId, text: &str) -> Upstream {
 }
 
 /// A client whose sockets go through the proxy, connected and a member of `g`.
-async fn member(gateway: &Gateway, proxy: &Proxy, user: &str, settings: ClientSettings) -> Driver {
-    let connector = gateway.connector().token(&Token::user(user)).through(proxy.address());
+async fn member(connector: Connector, proxy: &Proxy, user: &str, settings: ClientSettings) -> Driver {
+    let connector = connector.token(&Token::user(user)).through(proxy.address());
     let mut driver = Driver::start(connector, settings);
     let ack_id = driver.fresh_ack_id();
     driver.request(Upstream::JoinGroup { group: group(), ack_id: Some(ack_id) }).unwrap();
@@ -38,18 +40,28 @@ async fn member(gateway: &Gateway, proxy: &Proxy, user: &str, settings: ClientSe
     }
 }
 
-async fn proxy(gateway: &Gateway) -> Proxy {
-    Proxy::start("127.0.0.1:0".parse().unwrap(), gateway.address()).await.unwrap()
+async fn proxy(gateway: SocketAddr) -> Proxy {
+    Proxy::start("127.0.0.1:0".parse().unwrap(), gateway).await.unwrap()
+}
+
+async fn exactly_once_in_the_clear(settings: ClientSettings, messages: u64, seed: u64) {
+    let gateway = Gateway::start().await;
+    exactly_once(gateway.connector(), gateway.address(), settings, messages, seed).await;
 }
 
 /// Publishes `messages` while both sides are being cut; each has to arrive once and in order.
-async fn exactly_once(settings: ClientSettings, messages: u64, seed: u64) {
-    let gateway = Gateway::start().await;
-    let (to_publisher, to_subscriber) = (proxy(&gateway).await, proxy(&gateway).await);
+async fn exactly_once(
+    connector: Connector,
+    gateway: SocketAddr,
+    settings: ClientSettings,
+    messages: u64,
+    seed: u64,
+) {
+    let (to_publisher, to_subscriber) = (proxy(gateway).await, proxy(gateway).await);
     // What is tested is what survives, not how long the pauses are.
     let settings = ClientSettings { connect_retry_ms: 20, ..settings };
-    let mut publisher = member(&gateway, &to_publisher, "p", settings.clone()).await;
-    let mut subscriber = member(&gateway, &to_subscriber, "s", settings).await;
+    let mut publisher = member(connector.clone(), &to_publisher, "p", settings.clone()).await;
+    let mut subscriber = member(connector, &to_subscriber, "s", settings).await;
     let faults = |seed| RandomFaults {
         seed,
         bytes_min: 600,
@@ -104,20 +116,28 @@ async fn exactly_once(settings: ClientSettings, messages: u64, seed: u64) {
 
 #[tokio::test]
 async fn s22_1_22_500_messages_under_cuts_are_all_delivered_once_to_a_client_with_javascript_habits() {
-    exactly_once(ClientSettings::like_javascript(), 500, 1).await;
+    exactly_once_in_the_clear(ClientSettings::like_javascript(), 500, 1).await;
 }
 
 #[tokio::test]
 async fn s22_1_22_500_messages_under_cuts_are_all_delivered_once_to_a_client_with_python_habits() {
-    exactly_once(ClientSettings::like_python(), 500, 101).await;
+    exactly_once_in_the_clear(ClientSettings::like_python(), 500, 101).await;
+}
+
+#[tokio::test]
+async fn s22_1_22_500_messages_under_cuts_are_all_delivered_once_inside_tls() {
+    let secured = Secured::start().await;
+    let connector = secured.gateway.tls_connector(&secured.client);
+    let settings = ClientSettings::like_javascript();
+    exactly_once(connector, secured.gateway.tls_address(), settings, 500, 201).await;
 }
 
 #[tokio::test]
 async fn a_client_goes_on_in_a_new_session_and_its_groups_when_the_gateway_was_started_anew() {
     let gateway = Gateway::start().await;
-    let proxy = proxy(&gateway).await;
+    let proxy = proxy(gateway.address()).await;
     let settings = ClientSettings { connect_retry_ms: 50, ..ClientSettings::default() };
-    let mut client = member(&gateway, &proxy, "c", settings).await;
+    let mut client = member(gateway.connector(), &proxy, "c", settings).await;
     gateway.shut_down().await;
     let gateway = Gateway::start().await;
     proxy.set_upstream(gateway.address());

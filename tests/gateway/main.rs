@@ -15,6 +15,7 @@
 //! | `appends` | failing and slow logs |
 //! | `demo` | the demo page and its operations, and who may use them |
 //! | `dev` | the command that starts itself again when it is killed |
+//! | `tls` | the same inside TLS, and TLS handshakes |
 //! | `client` | the protocol's own client through a proxy that cuts |
 //! | `floods` | too much of everything, with the memory of the process held to a bound |
 //! | `process` | the binary: logs, descriptors, signals |
@@ -49,4 +50,5 @@ mod requests;
 mod shutdown;
 mod soak;
 mod takeover;
+mod tls;
 mod wire_limits;

@@ -7,6 +7,7 @@ mod frames;
 mod inbound;
 mod link;
 mod reader;
+mod tls_halves;
 mod write_half;
 mod writer;
 
@@ -14,12 +15,13 @@ use std::time::Duration;
 
 use oncewire_protocol::wire::raw::RawTarget;
 use oncewire_protocol::wire::{Close, ConnectionId, Encoding, HubName};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use super::sockets::Place;
+use super::tls;
 use crate::engine;
 use link::Link;
 use reader::Reader;
@@ -49,32 +51,67 @@ pub(super) struct Name {
     pub connection_id: ConnectionId,
 }
 
+/// An upgraded connection.
+pub(super) enum Stream {
+    /// In the clear.
+    Plain(TcpStream),
+    /// Inside TLS.
+    Tls(Box<tls::Stream>),
+}
+
 /// Starts the two tasks. `read_ahead` is what came behind the upgrade request.
 pub(super) fn start(
     tasks: &TaskTracker,
-    stream: TcpStream,
+    stream: Stream,
+    read_ahead: &[u8],
+    socket: engine::Socket,
+    place: Place,
+    name: Name,
+    settings: Settings,
+) {
+    match stream {
+        Stream::Plain(stream) => {
+            let (read_half, write_half) = stream.into_split();
+            let halves = (read_half, WriteHalf(write_half));
+            start_halves(tasks, halves, read_ahead, socket, place, name, settings);
+        }
+        Stream::Tls(stream) => {
+            let halves = tls_halves::split(*stream);
+            start_halves(tasks, halves, read_ahead, socket, place, name, settings);
+        }
+    }
+}
+
+fn start_halves<R, W>(
+    tasks: &TaskTracker,
+    (read_half, write_half): (R, W),
     read_ahead: &[u8],
     socket: engine::Socket,
     mut place: Place,
     name: Name,
     settings: Settings,
-) {
+) where
+    R: AsyncRead + Unpin + Send + Sync + 'static,
+    W: AsyncWrite + Unpin + Send + 'static,
+{
     let attachment = socket.attachment().clone();
     place.fill(&attachment.outbox);
     let link = Link::new();
-    let (read_half, write_half) = stream.into_split();
-    let writer = Writer::new(
-        WriteHalf(write_half),
-        attachment,
-        link.clone(),
-        Duration::from_secs(settings.ping_seconds),
-    );
+    let ping_interval = Duration::from_secs(settings.ping_seconds);
+    let writer = Writer::new(write_half, attachment, link.clone(), ping_interval);
     tasks.spawn(writer.run(place));
     tasks.spawn(Reader::new(read_half, read_ahead, socket, link, name, settings).run());
 }
 
 /// Tells a client on a fresh connection that its session can't be recovered.
-pub(super) async fn refuse_recovery(mut stream: TcpStream) {
+pub(super) async fn refuse_recovery(stream: Stream) {
+    match stream {
+        Stream::Plain(stream) => refuse_recovery_on(stream).await,
+        Stream::Tls(stream) => refuse_recovery_on(*stream).await,
+    }
+}
+
+async fn refuse_recovery_on(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     let goodbye = async {
         stream.write_all(&frames::close(&Close::RECOVERY_REFUSED)).await?;
         stream.shutdown().await?;

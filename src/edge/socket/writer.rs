@@ -1,10 +1,10 @@
 //! The task that writes one socket.
 //!
 //! ```text
-//! poll --Progress::Idle--> wait for: outbox, link, tick
+//! poll --Progress::Idle--> flush, wait for: outbox, link, tick
 //!      --bytes--> one write --all taken--> poll, or if these were the last: wait for: outbox, link, tick
 //!                           --a part taken--> the rest of the begun frame is kept, later frames go back --> poll
-//!                           --nothing taken--> wait for: connection, order to close, link, tick
+//!                           --nothing taken or flushed--> wait for: connection, order to close, link, tick
 //!      --Progress::Close--> close frame, wait for the client to close, end
 //!      --Progress::Cut, client silent or gone--> end
 //! ```
@@ -59,8 +59,11 @@ pub(super) struct Writer<W> {
     /// shared with all that wait for the same message, the second is short.
     begun: Bytes,
     begun_tail: Bytes,
-    /// Set while the last write took nothing.
+    /// Set while the last write took nothing, or the last flush did not come to its end.
     is_blocked: bool,
+    /// Set when there was nothing more to write while the connection still had bytes of its own to pass on, as it may
+    /// have inside TLS.
+    is_unflushed: bool,
     pongs: Pongs,
     is_ping_due: bool,
     ping_interval: Duration,
@@ -97,6 +100,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
             begun: Bytes::new(),
             begun_tail: Bytes::new(),
             is_blocked: false,
+            is_unflushed: false,
             pongs: Pongs::default(),
             is_ping_due: false,
             ping_interval,
@@ -185,6 +189,12 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
 
     /// Writes once: first what is left of begun frames, else new ones.
     fn poll_write(&mut self, context: &mut Context<'_>) -> Step {
+        if self.is_unflushed {
+            return match self.poll_rest(context) {
+                Step::Idle => self.wrote(),
+                step => step,
+            };
+        }
         if self.begun.is_empty() {
             return self.poll_new_frames(context);
         }
@@ -224,7 +234,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
             self.outbox.lock().transmit(self.epoch, now(), WRITE_BYTES_MAX, out, marks, context.waker());
         match transmitted {
             Progress::Frames | Progress::LastFrames => {}
-            Progress::Idle => return Step::Idle,
+            Progress::Idle => return self.poll_rest(context),
             Progress::Close(close) => return Step::Ended(Ending::Close(frames::close(&close))),
             Progress::Cut => return Step::Ended(self.without_session()),
         }
@@ -234,7 +244,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
             Poll::Ready(_) => return Step::Ended(Ending::Cut),
         };
         if written == out.len() && transmitted == Progress::LastFrames {
-            return Step::Idle;
+            return self.poll_rest(context);
         }
         let (begun, unwritten) = divide(written, control_bytes, marks);
         if !begun.is_empty() {
@@ -245,6 +255,17 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
             self.outbox.lock().rewind(self.epoch, unwritten);
         }
         step
+    }
+
+    /// Sees to it that the connection keeps nothing back before the task goes idle.
+    fn poll_rest(&mut self, context: &mut Context<'_>) -> Step {
+        let flushed = Pin::new(&mut self.io).poll_flush(context);
+        self.is_unflushed = flushed.is_pending();
+        match flushed {
+            Poll::Ready(Ok(())) => Step::Idle,
+            Poll::Pending => self.blocked(),
+            Poll::Ready(Err(_)) => Step::Ended(Ending::Cut),
+        }
     }
 
     /// Keeps the rest of a begun frame. A message's is not copied: a thousand slow clients share it.

@@ -2,7 +2,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::Waker;
+use std::task::{Waker, ready};
 
 use futures_util::FutureExt;
 use oncewire_protocol::hub::{SessionHandle, SessionKey};
@@ -25,10 +25,32 @@ struct Connection {
     is_shut: bool,
     /// How much each write that it took brought.
     offered: Vec<usize>,
+    /// Bytes that it takes before it passes on those before them, as a connection inside TLS does; none that does not.
+    held_max: usize,
+    held: Vec<u8>,
+}
+
+impl Connection {
+    /// Passes on what is held, as far as there is room.
+    fn pass_on(&mut self) {
+        let passed = self.held.len().min(self.room);
+        self.room -= passed;
+        self.written.lock().extend(self.held.drain(..passed));
+    }
 }
 
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        if self.held_max > 0 {
+            self.pass_on();
+            let taken = bytes.len().min(self.held_max - self.held.len());
+            if taken == 0 {
+                return Poll::Pending;
+            }
+            self.held.extend_from_slice(&bytes[..taken]);
+            self.pass_on();
+            return Poll::Ready(Ok(taken));
+        }
         let taken = bytes.len().min(self.bytes_per_write).min(self.room);
         if taken == 0 {
             return Poll::Pending;
@@ -39,11 +61,13 @@ impl AsyncWrite for Connection {
         Poll::Ready(Ok(taken))
     }
 
-    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
+    fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.pass_on();
+        if self.held.is_empty() { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.as_mut().poll_flush(context))?;
         self.is_shut = true;
         Poll::Ready(Ok(()))
     }
@@ -104,18 +128,23 @@ impl Bench {
         self.outbox.lock().close(closing);
     }
 
+    /// Polls the writer once.
+    fn run_once(&mut self) -> Option<Ending> {
+        let mut context = Context::from_waker(Waker::noop());
+        match self.writer.poll_ending(self.tick.as_mut(), &mut context) {
+            Poll::Ready(ending) => Some(ending),
+            Poll::Pending => None,
+        }
+    }
+
     /// Polls until the writer waits for something.
     fn run(&mut self) -> Option<Ending> {
         for _ in 0..10_000 {
-            let mut polls = 0;
-            let waker = Waker::noop();
-            let mut context = Context::from_waker(waker);
-            match self.writer.poll_ending(self.tick.as_mut(), &mut context) {
-                Poll::Ready(ending) => return Some(ending),
-                Poll::Pending => polls += 1,
+            if let Some(ending) = self.run_once() {
+                return Some(ending);
             }
-            assert_eq!(polls, 1);
-            if self.writer.begun.is_empty() && self.is_drained() || self.writer.is_blocked {
+            let is_written = self.writer.begun.is_empty() && self.writer.io.held.is_empty();
+            if is_written && self.is_drained() || self.writer.is_blocked {
                 return None;
             }
         }
@@ -215,6 +244,48 @@ async fn only_the_begun_frame_is_kept_while_the_connection_is_blocked() {
         let end = ends.iter().copied().find(|end| *end >= room).unwrap();
         assert_eq!(bench.writer.begun.len(), end - room, "after {room}");
     }
+}
+
+/// However much of it the connection holds, and wherever it gets stuck.
+#[tokio::test(start_paused = true)]
+async fn nothing_stays_in_a_connection_that_holds_bytes_back() {
+    let expected = whole(several);
+    for held_max in [1, 7, expected.len()] {
+        for room in 0..expected.len() {
+            let mut bench = Bench::new(usize::MAX);
+            bench.writer.io.held_max = held_max;
+            bench.writer.io.room = room;
+            several(&bench);
+            assert_eq!(bench.run(), None);
+            assert!(bench.writer.is_blocked, "{room} of room, {held_max} held");
+            bench.link.take_heard();
+            bench.writer.io.room = usize::MAX;
+            bench.run_once();
+            assert!(bench.link.take_heard(), "that it has been read is a sign of life");
+            assert_eq!(bench.run(), None);
+            assert_eq!(bench.take_written(), expected, "{room} of room, {held_max} held");
+            assert!(!bench.writer.is_blocked && !bench.writer.is_unflushed);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_delivered_while_bytes_are_held_back_follows_them_and_a_close_is_not_held_up() {
+    let mut bench = Bench::new(usize::MAX);
+    bench.writer.io.held_max = usize::MAX;
+    bench.writer.io.room = 3;
+    bench.deliver("one");
+    assert_eq!(bench.run(), None);
+    bench.deliver("two");
+    assert_eq!(bench.run(), None);
+    bench.close(Closing::Now(Close::OUTBOX_FULL));
+    let Some(Ending::Close(close)) = bench.run() else { panic!("no close") };
+    bench.writer.io.room = usize::MAX;
+    drop(bench.link.reader_guard());
+    let first = whole(|bench| bench.deliver("one"));
+    let Bench { writer, written, .. } = bench;
+    writer.say_goodbye(close.clone()).await;
+    assert_eq!(*written.lock(), [&first[..], &close].concat());
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,14 +2,14 @@
 
 use std::net::SocketAddr;
 
-use tokio::net::{TcpSocket, TcpStream};
+use tokio::net::TcpSocket;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::error::Error;
 use tokio_tungstenite::tungstenite::http::{HeaderValue, Request, Response};
 use url::form_urlencoded;
 
-use super::{HUB, Identity, Socket, Token, soon};
+use super::{HUB, Identity, Socket, TlsClient, Token, Wire, soon};
 
 /// A handshake that was answered by a status.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,6 +25,7 @@ pub struct Connector {
     query: Vec<(String, String)>,
     headers: Vec<(&'static str, String)>,
     receive_buffer_bytes: Option<u32>,
+    tls: Option<TlsClient>,
 }
 
 impl Connector {
@@ -38,6 +39,7 @@ impl Connector {
             query: Vec::new(),
             headers: Vec::new(),
             receive_buffer_bytes: None,
+            tls: None,
         }
     }
 
@@ -101,6 +103,12 @@ impl Connector {
         self
     }
 
+    /// Inside TLS.
+    pub fn inside(mut self, tls: &TlsClient) -> Self {
+        self.tls = Some(tls.clone());
+        self
+    }
+
     fn signed(&self, token: &Token) -> String {
         token.sign(&format!("http://{}/client/hubs/{}", self.host, self.hub))
     }
@@ -132,30 +140,33 @@ impl Connector {
     }
 
     /// Shakes hands; `None` when that does not succeed, whatever the reason.
-    pub async fn stream(self) -> Option<WebSocketStream<TcpStream>> {
+    pub async fn stream(self) -> Option<WebSocketStream<Wire>> {
         let request = self.request();
-        let tcp = self.dial().await.ok()?;
-        tokio_tungstenite::client_async(request, tcp).await.ok().map(|(stream, _)| stream)
+        let wire = self.dial().await.ok()?;
+        tokio_tungstenite::client_async(request, wire).await.ok().map(|(stream, _)| stream)
     }
 
     async fn answered(self) -> Result<(Socket, Response<Option<Vec<u8>>>), Refused> {
         let request = self.request();
-        let tcp = soon(self.dial()).await.unwrap();
-        match soon(tokio_tungstenite::client_async(request, tcp)).await {
+        let wire = soon(self.dial()).await.unwrap();
+        match soon(tokio_tungstenite::client_async(request, wire)).await {
             Ok((stream, response)) => Ok((Socket::new(stream), response)),
             Err(Error::Http(response)) => Err(Refused(response.status().as_u16())),
             Err(other) => panic!("the handshake failed: {other}"),
         }
     }
 
-    async fn dial(&self) -> std::io::Result<TcpStream> {
+    async fn dial(&self) -> std::io::Result<Wire> {
         let socket = TcpSocket::new_v4()?;
         if let Some(bytes) = self.receive_buffer_bytes {
             socket.set_recv_buffer_size(bytes)?;
         }
         let stream = socket.connect(self.address).await?;
         stream.set_nodelay(true)?;
-        Ok(stream)
+        Ok(match &self.tls {
+            None => Wire::Plain(stream),
+            Some(tls) => Wire::Tls(Box::new(tls.inside(stream).await?)),
+        })
     }
 
     fn request(&self) -> Request<()> {

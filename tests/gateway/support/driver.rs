@@ -8,20 +8,19 @@ use oncewire_protocol::client::{
     Client, ClientSettings, ClientTime, Frame, Input, Output, Recovery, RequestError, SocketId,
 };
 use oncewire_protocol::wire::{AckId, FrameKind, Upstream};
-use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 
-use super::{Connector, Identity, soon};
+use super::{Connector, Identity, Wire, soon};
 
 /// One client: its state machine, its clock and its socket.
 pub struct Driver {
     client: Client,
     connector: Connector,
     started: Instant,
-    socket: Option<(SocketId, WebSocketStream<TcpStream>)>,
+    socket: Option<(SocketId, WebSocketStream<Wire>)>,
 }
 
 impl Driver {

@@ -3,18 +3,22 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use oncewire::config::{Config, Secret};
+use oncewire::config::{Config, Scheme, Secret};
 use oncewire::engine::Engine;
 use oncewire::gateway::{self, Storage};
 use oncewire::store::{MemoryStore, Store};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::{ACCESS_KEY, Bare, Connector, HUB, Identity, JSON, RELIABLE, SECONDARY_KEY, Socket, Token, soon};
+use super::{
+    ACCESS_KEY, Bare, Connector, HUB, Identity, JSON, PairFiles, RELIABLE, SECONDARY_KEY, Socket, TlsClient,
+    Token, soon,
+};
 
 /// A running gateway; dropped, it goes away without a word.
 pub struct Gateway {
     address: SocketAddr,
+    tls_address: Option<SocketAddr>,
     engine: Engine,
     stop: oneshot::Sender<()>,
     served: JoinHandle<()>,
@@ -36,23 +40,36 @@ impl Gateway {
         Self::with_store(Arc::new(MemoryStore::default()), change).await
     }
 
+    /// With https beside http. The certificate's files have to be there at the start.
+    pub async fn with_tls(files: &PairFiles, change: impl FnOnce(&mut Config)) -> Self {
+        Self::with(|config| {
+            config.tls_cert = Some(files.certificate.clone());
+            config.tls_key = Some(files.key.clone());
+            change(config);
+        })
+        .await
+    }
+
     /// With another store.
     pub async fn with_store(store: Arc<dyn Store>, change: impl FnOnce(&mut Config)) -> Self {
         let mut config = Config {
-            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            listen: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
+            tls_listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             access_key: Some(Secret::new(ACCESS_KEY)),
             secondary_access_key: Some(Secret::new(SECONDARY_KEY)),
             ..Config::default()
         };
         change(&mut config);
-        let listener = gateway::bind(&config).await.unwrap();
-        let address = listener.local_addr().unwrap();
+        let listeners = gateway::bind(&config).await.unwrap();
+        let addresses = listeners.addresses().unwrap();
+        let at = |wanted| addresses.iter().find(|(scheme, _)| *scheme == wanted).map(|(_, address)| *address);
+        let (address, tls_address) = (at(Scheme::Http).unwrap(), at(Scheme::Https));
         let gateway = gateway::Gateway::new(config, Storage::new(store)).unwrap();
         let engine = gateway.engine().clone();
         let (stop, stopped) = oneshot::channel();
         let served = tokio::spawn(async move {
             gateway
-                .serve(listener, async {
+                .serve(listeners, async {
                     if stopped.await.is_err() {
                         std::future::pending::<()>().await;
                     }
@@ -60,12 +77,17 @@ impl Gateway {
                 .await
                 .unwrap();
         });
-        Self { address, engine, stop, served }
+        Self { address, tls_address, engine, stop, served }
     }
 
     /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where it listens for https.
+    pub fn tls_address(&self) -> SocketAddr {
+        self.tls_address.unwrap()
     }
 
     /// Where the sessions live.
@@ -78,9 +100,22 @@ impl Gateway {
         Connector::new(self.address)
     }
 
+    /// The same over https.
+    pub fn tls_connector(&self, tls: &TlsClient) -> Connector {
+        Connector::new(self.tls_address()).inside(tls)
+    }
+
     /// A new reliable session of a user who may do everything, its `connected` read.
     pub async fn reliable(&self, user: &str) -> Socket {
         self.session(RELIABLE, &Token::user(user)).await
+    }
+
+    /// The same over https.
+    pub async fn reliable_inside(&self, tls: &TlsClient, user: &str) -> Socket {
+        let connector = self.tls_connector(tls).token(&Token::user(user)).offer(RELIABLE);
+        let mut socket = connector.open().await.unwrap();
+        socket.read_connected().await;
+        socket
     }
 
     /// The same without recovery.

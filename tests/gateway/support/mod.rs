@@ -8,6 +8,7 @@ mod http;
 pub mod protobuf;
 mod served;
 mod socket;
+mod tls;
 mod token;
 
 pub use connector::{Connector, Refused};
@@ -17,6 +18,7 @@ pub use held_store::{Failure, HeldStore};
 pub use http::Ask;
 pub use served::Served;
 pub use socket::{Bare, Event, Identity, Socket};
+pub use tls::{Pair, PairFiles, TlsClient, Wire};
 pub use token::{Token, now_unix_seconds};
 
 use std::future::Future;

@@ -7,13 +7,12 @@ use futures_util::{SinkExt, StreamExt};
 use serde_json::Value;
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::error::Error;
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_tungstenite::tungstenite::{Bytes, Message};
 
-use super::{a_while, leave, soon};
+use super::{Wire, a_while, leave, soon};
 
 /// Which session a socket belongs to, and the proof of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +59,7 @@ impl Bare {
 
 /// An open socket.
 pub struct Socket {
-    stream: WebSocketStream<TcpStream>,
+    stream: WebSocketStream<Wire>,
     identity: Option<Identity>,
     user_id: Option<String>,
     pings: usize,
@@ -72,7 +71,7 @@ impl Socket {
     /// Ack ids from here on are used by [`Socket::settle`].
     const SETTLING_ACK_IDS: u64 = 1 << 60;
 
-    pub(super) fn new(stream: WebSocketStream<TcpStream>) -> Self {
+    pub(super) fn new(stream: WebSocketStream<Wire>) -> Self {
         Self { stream, identity: None, user_id: None, pings: 0, pongs: 0, settled: Self::SETTLING_ACK_IDS }
     }
 
@@ -147,6 +146,7 @@ impl Socket {
     /// Writes bytes that are no frame of the library's making.
     pub async fn send_raw(&mut self, bytes: &[u8]) {
         soon(self.stream.get_mut().write_all(bytes)).await.unwrap();
+        soon(self.stream.get_mut().flush()).await.unwrap();
     }
 
     /// What comes next; pings and pongs are counted and passed over.
@@ -395,7 +395,7 @@ impl Socket {
 
     /// Resets the connection: the gateway gets no close frame.
     pub fn cut(self) {
-        SockRef::from(self.stream.get_ref()).set_linger(Some(Duration::ZERO)).unwrap();
+        SockRef::from(self.stream.get_ref().tcp()).set_linger(Some(Duration::ZERO)).unwrap();
     }
 
     /// Ends the stream towards the gateway in order, without a close frame, and goes on reading.
@@ -437,7 +437,7 @@ impl Socket {
 }
 
 /// The next frame. What a send that was given up has left behind is written meanwhile.
-async fn heard(stream: &mut WebSocketStream<TcpStream>) -> Option<Result<Message, Error>> {
+async fn heard(stream: &mut WebSocketStream<Wire>) -> Option<Result<Message, Error>> {
     poll_fn(|context| {
         let _ = stream.poll_flush_unpin(context);
         stream.poll_next_unpin(context)

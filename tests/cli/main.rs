@@ -3,6 +3,8 @@
 // Clippy allows these in tests, but does not take the helpers of an integration test for one.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod tls;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
