@@ -149,6 +149,7 @@ impl Serve {
             listen: self.listen,
             tls_cert: self.tls.tls_cert.clone(),
             tls_key: self.tls.tls_key.clone(),
+            tls_self_signed: self.tls.tls_self_signed.then_some(true),
             tls_listen: self.tls.tls_listen,
             access_key: self.access_key.clone(),
             secondary_access_key: self.secondary_key.clone(),
@@ -170,6 +171,10 @@ pub struct Tls {
     #[arg(long, value_name = "FILE", env = "ONCEWIRE_TLS_KEY")]
     tls_key: Option<PathBuf>,
 
+    /// Serve https with a certificate made here, kept in the data directory; clients have to be told to trust it
+    #[arg(long, env = "ONCEWIRE_TLS_SELF_SIGNED", value_parser = BoolishValueParser::new())]
+    tls_self_signed: bool,
+
     /// Address and port for https; port 0 picks a free one [default: 127.0.0.1:8443]
     #[arg(long, value_name = "ADDRESS:PORT", env = "ONCEWIRE_TLS_LISTEN")]
     tls_listen: Option<SocketAddr>,
@@ -181,6 +186,14 @@ pub struct Dev {
     /// Loopback address and port to listen on; port 0 picks a free one
     #[arg(long, value_name = "ADDRESS:PORT", env = "ONCEWIRE_LISTEN", default_value = "127.0.0.1:8080")]
     pub listen: SocketAddr,
+
+    /// Serve https too, with a certificate made here, kept in the data directory; clients have to be told to trust it
+    #[arg(long, env = "ONCEWIRE_TLS_SELF_SIGNED", value_parser = BoolishValueParser::new())]
+    pub tls_self_signed: bool,
+
+    /// Loopback address and port for https; port 0 picks a free one
+    #[arg(long, value_name = "ADDRESS:PORT", env = "ONCEWIRE_TLS_LISTEN", default_value = "127.0.0.1:8443")]
+    pub tls_listen: SocketAddr,
 
     /// Where sessions and messages are kept.
     #[command(flatten)]

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use oncewire_protocol::log::BootId;
@@ -85,12 +86,14 @@ pub struct Storage {
     store: Arc<dyn Store>,
     /// What reconnection tokens are made with. It lives as long as the logs.
     reconnection_secret: [u8; 32],
+    /// Where files may be kept beside the logs.
+    directory: Option<PathBuf>,
 }
 
 impl Storage {
     /// A store whose sessions can be resumed as long as this process, or a clone of this, is there.
     pub fn new(store: Arc<dyn Store>) -> Self {
-        Self { store, reconnection_secret: rand::random() }
+        Self { store, reconnection_secret: rand::random(), directory: None }
     }
 
     /// The storage that the configuration asks for.
@@ -105,7 +108,8 @@ impl Storage {
                 let durability = move |hub: &HubName| hubs.hub(hub.as_str()).durability;
                 let store = EmbeddedStore::open(&config.data_dir, durability)?;
                 let reconnection_secret = store.reconnection_secret()?;
-                Self { store: Arc::new(store), reconnection_secret }
+                let directory = Some(config.data_dir.clone());
+                Self { store: Arc::new(store), reconnection_secret, directory }
             }
         };
         storage.with_faults()
@@ -166,6 +170,9 @@ impl Gateway {
         let access_keys = AccessKeys::new(primary.expose(), secondary.map(Secret::expose))?;
         let tls = match (&config.tls_cert, &config.tls_key) {
             (Some(certificate), Some(key)) => Some(Tls::from_files(certificate, key)?),
+            _ if config.tls_self_signed => {
+                Some(Tls::self_signed(storage.directory.as_deref(), &config.public_urls)?)
+            }
             _ => None,
         };
         let boot = BootId(rand::random());

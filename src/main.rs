@@ -15,6 +15,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use oncewire::auth::{AccessKeyError, AccessKeys, ClientGrant, KeyName};
 use oncewire::config::{Config, Overrides, Scheme, Secret};
+use oncewire::edge::TlsError;
 use oncewire::gateway::{Gateway, GatewayError};
 use oncewire::{engine, gateway, telemetry};
 use oncewire_protocol::wire::{GroupName, HubName};
@@ -77,7 +78,7 @@ fn serve(arguments: &Serve) -> Result<(), Failure> {
 }
 
 fn dev(arguments: &Dev) -> Result<(), Failure> {
-    if !arguments.listen.ip().is_loopback() {
+    if !arguments.listen.ip().is_loopback() || !arguments.tls_listen.ip().is_loopback() {
         return Err(Failure::Usage(
             "dev listens on loopback only, since everybody knows its key; use serve".to_owned(),
         ));
@@ -85,6 +86,8 @@ fn dev(arguments: &Dev) -> Result<(), Failure> {
     let access_key = Secret::new(DEVELOPMENT_KEY);
     let overrides = Overrides {
         listen: Some(arguments.listen),
+        tls_self_signed: arguments.tls_self_signed.then_some(true),
+        tls_listen: Some(arguments.tls_listen),
         access_key: Some(access_key.clone()),
         demo: Some(true),
         ..arguments.storage.overrides()
@@ -113,7 +116,7 @@ fn dev_with(mut config: Config, arguments: &Dev, access_key: &Secret) -> Result<
     start_logging(&arguments.log)?;
     run(config, true, |addresses, config| {
         if arguments.again.is_empty() {
-            print(&development_greeting(&endpoint(addresses, config)?, access_key)?)?;
+            print(&development_greeting(addresses, config, access_key)?)?;
         }
         let places: Vec<_> =
             addresses.iter().map(|(scheme, address)| format!("{scheme}={address}")).collect();
@@ -125,9 +128,7 @@ fn dev_with(mut config: Config, arguments: &Dev, access_key: &Secret) -> Result<
 #[cfg(not(unix))]
 fn dev_with(config: Config, arguments: &Dev, access_key: &Secret) -> Result<(), Failure> {
     start_logging(&arguments.log)?;
-    run(config, false, |addresses, config| {
-        print(&development_greeting(&endpoint(addresses, config)?, access_key)?)
-    })
+    run(config, false, |addresses, config| print(&development_greeting(addresses, config, access_key)?))
 }
 
 fn token(arguments: &Token) -> Result<(), Failure> {
@@ -172,7 +173,7 @@ fn run(
         let listeners = gateway::bind(&config).await.map_err(runtime_failure)?;
         let addresses = listeners.addresses().map_err(runtime_failure)?;
         let gateway = Gateway::open(config.clone()).map_err(|error| match error {
-            GatewayError::Tls(error) => usage(error),
+            GatewayError::Tls(TlsError::Certificate(error)) => usage(error),
             error => runtime_failure(error),
         })?;
         let gateway = gateway.supervised(is_supervised);
@@ -223,26 +224,27 @@ fn connection_string(endpoint: &str, access_key: &Secret) -> String {
     format!("connection string: Endpoint={endpoint};AccessKey={};Version=1.0;", access_key.expose())
 }
 
-/// The demo page, the connection string, a client URL, and a line that uses it.
-fn development_greeting(endpoint: &str, access_key: &Secret) -> Result<String, Failure> {
+/// The demo page, the connection string, a client URL, and a line that works with nothing but Node: in the clear, where
+/// that is served, since Node does not trust the certificate of https.
+fn development_greeting(
+    addresses: &[(Scheme, SocketAddr)],
+    config: &Config,
+    access_key: &Secret,
+) -> Result<String, Failure> {
+    let endpoint = endpoint(addresses, config)?;
     let base: Url = endpoint.parse().map_err(runtime_failure)?;
-    let roles = ["webpubsub.joinLeaveGroup", "webpubsub.sendToGroup"].map(str::to_owned);
-    let grant = ClientGrant {
-        endpoint: &base,
-        hub: DEVELOPMENT_HUB,
-        user_id: Some("dev"),
-        roles: &roles,
-        groups: &[],
-        validity_seconds: DEVELOPMENT_TOKEN_VALIDITY_SECONDS,
+    let in_the_clear = match addresses.iter().find(|(scheme, _)| *scheme == Scheme::Http) {
+        Some((scheme, local)) => config.endpoint(*scheme, *local).parse().map_err(runtime_failure)?,
+        None => base.clone(),
     };
-    let url =
-        access_keys(access_key, None)?.client_url(&grant, engine::now().unix_seconds()).map_err(usage)?;
-    let mut greeting = format!("demo page: {base}\n{}\n", connection_string(endpoint, access_key));
+    let url = development_url(&base, access_key)?;
+    let node_url = development_url(&in_the_clear, access_key)?;
+    let mut greeting = format!("demo page: {base}\n{}\n", connection_string(&endpoint, access_key));
     let _ = write!(
         greeting,
         "client URL: {url}\n\n\
          Try it with Node 20.10 or later, in as many terminals as you like: each line sent reaches all of them.\n\n\
-         node --experimental-websocket -e 'const ws = new WebSocket(\"{url}\", \"json.webpubsub.azure.v1\"); \
+         node --experimental-websocket -e 'const ws = new WebSocket(\"{node_url}\", \"json.webpubsub.azure.v1\"); \
          const send = (m) => ws.send(JSON.stringify(m)); \
          ws.onmessage = (e) => console.log(e.data); \
          ws.onopen = () => {{ send({{type: \"joinGroup\", group: \"room\", ackId: 1}}); \
@@ -250,6 +252,19 @@ fn development_greeting(endpoint: &str, access_key: &Secret) -> Result<String, F
          send({{type: \"sendToGroup\", group: \"room\", dataType: \"text\", data: String(d).trim()}})) }}'\n"
     );
     Ok(greeting)
+}
+
+fn development_url(endpoint: &Url, access_key: &Secret) -> Result<Url, Failure> {
+    let roles = ["webpubsub.joinLeaveGroup", "webpubsub.sendToGroup"].map(str::to_owned);
+    let grant = ClientGrant {
+        endpoint,
+        hub: DEVELOPMENT_HUB,
+        user_id: Some("dev"),
+        roles: &roles,
+        groups: &[],
+        validity_seconds: DEVELOPMENT_TOKEN_VALIDITY_SECONDS,
+    };
+    access_keys(access_key, None)?.client_url(&grant, engine::now().unix_seconds()).map_err(usage)
 }
 
 fn start_logging(log: &Logging) -> Result<(), Failure> {

@@ -54,6 +54,11 @@ pub enum ConfigError {
     /// There is a key without its certificate.
     #[error("tls_key is set and tls_cert is not: TLS needs both (--tls-cert and --tls-key)")]
     NoTlsCertificate,
+    /// There is a certificate, and one is to be made.
+    #[error(
+        "tls_cert and tls_self_signed are both set: TLS takes one certificate (--tls-cert or --tls-self-signed)"
+    )]
+    TwoTlsCertificates,
     /// Two sections name the same hub: hubs are told apart without regard to case.
     #[error("hubs.{hub:?} is there twice: hub names are compared without regard to case")]
     HubTwice {

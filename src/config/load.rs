@@ -19,6 +19,8 @@ pub struct Overrides {
     pub tls_cert: Option<PathBuf>,
     /// See [`Config::tls_key`].
     pub tls_key: Option<PathBuf>,
+    /// See [`Config::tls_self_signed`].
+    pub tls_self_signed: Option<bool>,
     /// See [`Config::tls_listen`].
     pub tls_listen: Option<SocketAddr>,
     /// See [`Config::access_key`].
@@ -68,6 +70,7 @@ impl Config {
             listen,
             tls_cert,
             tls_key,
+            tls_self_signed,
             tls_listen,
             access_key,
             secondary_access_key,
@@ -80,6 +83,7 @@ impl Config {
         self.listen = listen.or(self.listen);
         self.tls_cert = tls_cert.or(self.tls_cert.take());
         self.tls_key = tls_key.or(self.tls_key.take());
+        self.tls_self_signed = tls_self_signed.unwrap_or(self.tls_self_signed);
         self.tls_listen = tls_listen.unwrap_or(self.tls_listen);
         self.access_key = access_key.or(self.access_key.take());
         self.secondary_access_key = secondary_access_key.or(self.secondary_access_key.take());
@@ -101,6 +105,7 @@ impl Config {
         match (&self.tls_cert, &self.tls_key) {
             (Some(_), None) => return Err(ConfigError::NoTlsKey),
             (None, Some(_)) => return Err(ConfigError::NoTlsCertificate),
+            (Some(_), Some(_)) if self.tls_self_signed => return Err(ConfigError::TwoTlsCertificates),
             (None, None) | (Some(_), Some(_)) => {}
         }
         for (key, value, range) in self.numbers() {

@@ -42,6 +42,13 @@ pub struct Config {
     /// for this gateway.
     pub tls_key: Option<PathBuf>,
 
+    /// Whether TLS is on with a certificate that the gateway makes for itself: for `localhost`, the loopback addresses and
+    /// the hosts of [`Config::public_urls`]. Default `false`. It is good for a year, and kept in [`Config::data_dir`] with
+    /// its key (`self-signed.pem`) and for clients to trust (`self-signed-certificate.pem`); a start within its last month,
+    /// or with other names, makes another. With the memory store each start does. Danger: clients that don't check
+    /// certificates talk to anybody.
+    pub tls_self_signed: bool,
+
     /// Address and port for https. Default `127.0.0.1:8443`; port 0 picks a free one. Of no effect unless TLS is on.
     pub tls_listen: SocketAddr,
 
@@ -209,6 +216,7 @@ impl Default for Config {
             listen: None,
             tls_cert: None,
             tls_key: None,
+            tls_self_signed: false,
             tls_listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 8443)),
             access_key: None,
             secondary_access_key: None,
@@ -250,7 +258,7 @@ impl Config {
 
     /// Whether https is served.
     pub fn is_tls_on(&self) -> bool {
-        self.tls_cert.is_some()
+        self.tls_cert.is_some() || self.tls_self_signed
     }
 
     /// Where plain http is served, if at all.

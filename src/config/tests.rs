@@ -41,6 +41,7 @@ fn every_key_can_be_set() {
         listen = "0.0.0.0:9000"
         tls_cert = "/etc/oncewire/cert.pem"
         tls_key = "/etc/oncewire/key.pem"
+        tls_self_signed = false
         tls_listen = "0.0.0.0:9443"
         access_key = "0123456789abcdef0123456789abcdef"
         secondary_access_key = "fedcba9876543210fedcba9876543210"
@@ -84,6 +85,7 @@ fn every_key_can_be_set() {
         listen: Some("0.0.0.0:9000".parse().unwrap()),
         tls_cert: Some("/etc/oncewire/cert.pem".into()),
         tls_key: Some("/etc/oncewire/key.pem".into()),
+        tls_self_signed: false,
         tls_listen: "0.0.0.0:9443".parse().unwrap(),
         access_key: Some(Secret::new("0123456789abcdef0123456789abcdef")),
         secondary_access_key: Some(Secret::new("fedcba9876543210fedcba9876543210")),
@@ -163,6 +165,7 @@ fn overrides_win_over_the_file_and_the_file_over_the_defaults() {
         listen: Some("127.0.0.1:2".parse().unwrap()),
         tls_cert: None,
         tls_key: Some("/flag/key.pem".into()),
+        tls_self_signed: None,
         tls_listen: Some("127.0.0.1:3".parse().unwrap()),
         access_key: Some(Secret::new("the flag's key")),
         secondary_access_key: None,
@@ -310,6 +313,10 @@ fn a_certificate_and_its_key_come_together() {
     for (text, missing) in [("tls_cert = \"c\"", "tls_key"), ("tls_key = \"k\"", "tls_cert")] {
         assert!(refusal(text).contains(&format!("{missing} is not")), "{}", refusal(text));
     }
+    let both = refusal("tls_cert = \"c\"\ntls_key = \"k\"\ntls_self_signed = true");
+    assert!(both.contains("tls_self_signed are both set"), "{both}");
+    let own = read("tls_self_signed = true").unwrap();
+    assert_eq!((own.http_address(), own.https_address()), (None, Some(own.tls_listen)));
 }
 
 #[test]

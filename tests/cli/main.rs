@@ -67,6 +67,11 @@ impl Running {
         self.lines.recv_timeout(PATIENCE).unwrap()
     }
 
+    /// The next line that begins so.
+    fn line_with(&self, begin: &str) -> String {
+        std::iter::repeat_with(|| self.line()).find(|line| line.starts_with(begin)).unwrap()
+    }
+
     fn signal(&self, name: &str) {
         let killed = Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status();
         assert!(killed.unwrap().success());
@@ -389,7 +394,7 @@ fn dev_serves_with_a_key_of_its_own_and_prints_a_ready_url() {
     assert!(ask(address(&endpoint), "GET", "/").starts_with("HTTP/1.1 200 "));
     let claims = verify(url, &host, hub, &key, 0).unwrap();
     assert_eq!(claims.roles, ["webpubsub.joinLeaveGroup", "webpubsub.sendToGroup"]);
-    let snippet = std::iter::repeat_with(|| running.line()).find(|line| line.starts_with("node ")).unwrap();
+    let snippet = running.line_with("node ");
     assert!(snippet.contains(url), "{snippet}");
     running.signal("TERM");
     assert_eq!(running.end().0, Some(0));

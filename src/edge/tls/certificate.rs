@@ -49,8 +49,19 @@ pub(super) fn read(
     key: &Path,
     provider: &CryptoProvider,
 ) -> Result<CertifiedKey, CertificateError> {
-    let chain = parse_chain(&contents(certificate)?, certificate)?;
-    let private = PrivateKeyDer::from_pem_slice(&contents(key)?).map_err(|error| match error {
+    parse(&contents(certificate)?, certificate, &contents(key)?, key, provider)
+}
+
+/// The same from what is in the files.
+pub(super) fn parse(
+    certificate_pem: &[u8],
+    certificate: &Path,
+    key_pem: &[u8],
+    key: &Path,
+    provider: &CryptoProvider,
+) -> Result<CertifiedKey, CertificateError> {
+    let chain = parse_chain(certificate_pem, certificate)?;
+    let private = PrivateKeyDer::from_pem_slice(key_pem).map_err(|error| match error {
         pem::Error::NoItemsFound => CertificateError::NoKey(key.to_owned()),
         _ => CertificateError::BadKey(key.to_owned()),
     })?;

@@ -5,20 +5,24 @@
 //! | file | holds |
 //! |---|---|
 //! | `certificate.rs` | a certificate and its key, read and checked |
+//! | `self_signed.rs` | those that the gateway makes and keeps |
 
 mod certificate;
+mod self_signed;
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::sign::SingleCertAndKey;
+use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
+use tokio_rustls::rustls::sign::{CertifiedKey, SingleCertAndKey};
 use tokio_rustls::rustls::version::{TLS12, TLS13};
 use tokio_rustls::rustls::{Error, ServerConfig, ServerConnection};
 use tokio_rustls::server::TlsStream;
+use url::Url;
 
 pub use certificate::CertificateError;
 
@@ -35,6 +39,17 @@ pub enum TlsError {
     /// The certificate or its key can't be used.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
+    /// A self-signed certificate can't be made.
+    #[error("can't make a certificate: {0}")]
+    SelfSigned(rcgen::Error),
+    /// A self-signed certificate can't be kept.
+    #[error("can't write {}: {source}", path.display())]
+    Unwritable {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
     /// The cryptography can't be set up.
     #[error("can't set up TLS: {0}")]
     Setup(Error),
@@ -57,6 +72,21 @@ impl Tls {
     pub fn from_files(certificate: &Path, key: &Path) -> Result<Self, TlsError> {
         let provider = Arc::new(ring::default_provider());
         let shown = certificate::read(certificate, key, &provider)?;
+        Self::with(shown, provider)
+    }
+
+    /// With a certificate of the gateway's own making, for this machine's names and the hosts of `public_urls`. It is
+    /// kept in the directory, if there is one, for the next start.
+    ///
+    /// # Errors
+    /// When it can't be made or kept.
+    pub fn self_signed(directory: Option<&Path>, public_urls: &[Url]) -> Result<Self, TlsError> {
+        let provider = Arc::new(ring::default_provider());
+        let shown = self_signed::keep(directory, public_urls, SystemTime::now(), &provider)?;
+        Self::with(shown, provider)
+    }
+
+    fn with(shown: CertifiedKey, provider: Arc<CryptoProvider>) -> Result<Self, TlsError> {
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13, &TLS12])
             .map_err(TlsError::Setup)?
