@@ -14,7 +14,7 @@ use crate::admin::{self, Readiness};
 use crate::auth::{AccessKeyError, AccessKeys, ReconnectionTokens};
 use crate::config::{Config, Scheme, Secret, Store as ConfiguredStore};
 use crate::demo::{self, Demo};
-use crate::edge::{self, Edge, Tls, TlsError};
+use crate::edge::{self, Edge, Faults, Tls, TlsError};
 use crate::engine::Engine;
 use crate::store::{EmbeddedStore, MemoryStore, Store, StoreError};
 
@@ -203,21 +203,23 @@ impl Gateway {
         engine.start_kept_hubs().await?;
         let readiness = Readiness::default();
         let operations = admin::router(readiness.clone());
-        let operations = if self.config.demo {
-            operations.merge(demo::router(Demo {
+        let faults = self.config.demo.then(|| Faults::new(demo::HUB));
+        let operations = match &faults {
+            None => operations,
+            Some(faults) => operations.merge(demo::router(Demo {
                 config: Arc::clone(&self.config),
                 access_keys: self.access_keys.clone(),
                 boot: self.boot,
                 is_supervised: self.is_supervised,
-            }))
-        } else {
-            operations
+                faults: Arc::clone(faults),
+            })),
         };
         let edge = Edge {
             config: self.config,
             access_keys: self.access_keys,
             reconnection_tokens: ReconnectionTokens::new(self.storage.reconnection_secret),
             engine: self.engine,
+            faults,
         };
         let listeners = edge::Listeners { http: listeners.http, https: listeners.https.zip(self.tls) };
         readiness.set(true);

@@ -29,6 +29,7 @@ use oncewire_protocol::log::BootId;
 
 use crate::auth::AccessKeys;
 use crate::config::Config;
+use crate::edge::Faults;
 use site::Site;
 
 /// The hub that the page uses.
@@ -47,6 +48,8 @@ pub struct Demo {
     pub boot: BootId,
     /// Whether another process starts this one again when it is killed.
     pub is_supervised: bool,
+    /// The sockets of [`HUB`].
+    pub faults: Arc<Faults>,
 }
 
 /// The page at `/`, and its operations under `/demo/`.
@@ -55,6 +58,9 @@ pub fn router(demo: Demo) -> Router {
     let operations = Router::new()
         .route("/demo/negotiate", post(operations::negotiate))
         .route("/demo/status", get(operations::status))
+        .route("/demo/faults/cut", post(operations::cut))
+        .route("/demo/faults/stall", post(operations::stall))
+        .route("/demo/faults/lose-next-ack", post(operations::lose_next_ack))
         .route("/demo/restart", post(operations::restart))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(Arc::new(demo));

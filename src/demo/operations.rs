@@ -14,6 +14,7 @@ use super::site::Reached;
 use super::{Demo, HUB};
 use crate::auth::ClientGrant;
 use crate::config::{Durability, Store};
+use crate::edge::Fault;
 use crate::engine;
 
 /// The longest name of a user, in bytes.
@@ -85,6 +86,55 @@ pub(super) async fn status(State(demo): State<Arc<Demo>>) -> Response {
         can_restart: demo.is_supervised,
         version: env!("CARGO_PKG_VERSION"),
     })
+}
+
+/// The longest stall, in milliseconds.
+pub(super) const STALL_MILLISECONDS_MAX: u64 = 60_000;
+
+/// On which socket.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(super) struct OnSocket {
+    connection_id: String,
+}
+
+/// On which socket, and for how long.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub(super) struct Stall {
+    connection_id: String,
+    milliseconds: u64,
+}
+
+/// `POST /demo/faults/cut`: the socket is dropped without a close frame.
+pub(super) async fn cut(
+    State(demo): State<Arc<Demo>>,
+    JsonBody(OnSocket { connection_id }): JsonBody<OnSocket>,
+) -> Result<StatusCode, Refusal> {
+    make(&demo, &connection_id, Fault::Cut)
+}
+
+/// `POST /demo/faults/stall`: nothing is read from the socket nor written to it for a while.
+pub(super) async fn stall(
+    State(demo): State<Arc<Demo>>,
+    JsonBody(Stall { connection_id, milliseconds }): JsonBody<Stall>,
+) -> Result<StatusCode, Refusal> {
+    if !(1..=STALL_MILLISECONDS_MAX).contains(&milliseconds) {
+        return Err(Refusal::BadStall);
+    }
+    make(&demo, &connection_id, Fault::Stall(Duration::from_millis(milliseconds)))
+}
+
+/// `POST /demo/faults/lose-next-ack`: the next publish is executed, and the socket dropped in place of its ack.
+pub(super) async fn lose_next_ack(
+    State(demo): State<Arc<Demo>>,
+    JsonBody(OnSocket { connection_id }): JsonBody<OnSocket>,
+) -> Result<StatusCode, Refusal> {
+    make(&demo, &connection_id, Fault::LoseNextAck)
+}
+
+fn make(demo: &Demo, connection_id: &str, fault: Fault) -> Result<StatusCode, Refusal> {
+    if demo.faults.make(connection_id, fault) { Ok(StatusCode::NO_CONTENT) } else { Err(Refusal::NoSocket) }
 }
 
 /// How long a process lives on once it has agreed to be killed, so that its answer goes out.

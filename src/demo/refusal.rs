@@ -31,6 +31,12 @@ pub(super) enum Refusal {
         super::operations::USER_BYTES_MAX
     )]
     BadUser,
+    /// The session has no socket, or does not exist, or is one of another hub.
+    #[error("this connection has no socket here")]
+    NoSocket,
+    /// A stall that is no stall, or too long.
+    #[error("a stall takes 1 to {} milliseconds", super::operations::STALL_MILLISECONDS_MAX)]
+    BadStall,
     /// Nobody would start the process again.
     #[error("this gateway has no supervisor that would start it again: use oncewire dev")]
     NoSupervisor,
@@ -44,8 +50,9 @@ impl Refusal {
         match self {
             Self::ForeignHost | Self::ForeignOrigin => StatusCode::FORBIDDEN,
             Self::NotJson => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            Self::Unreadable | Self::BadBody | Self::BadUser => StatusCode::BAD_REQUEST,
+            Self::Unreadable | Self::BadBody | Self::BadUser | Self::BadStall => StatusCode::BAD_REQUEST,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::NoSocket => StatusCode::NOT_FOUND,
             Self::NoSupervisor => StatusCode::CONFLICT,
             Self::NoToken => StatusCode::INTERNAL_SERVER_ERROR,
         }

@@ -17,11 +17,13 @@
 //! | `routes.rs` | paths, and the limits of the HTTP side |
 //! | `query.rs`, `handshake.rs` | what an upgrade request asks for, without I/O |
 //! | `upgrade.rs` | carries out what was decided |
+//! | `faults.rs` | faults made on purpose, where that is allowed |
 //! | `sockets.rs` | all sockets: how many, and their common end |
 //! | `socket/` | one socket's two tasks |
 //!
 //! The edge does not know the store, groups, or what a message says.
 
+mod faults;
 mod handshake;
 mod listener;
 mod query;
@@ -42,6 +44,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+pub use faults::{Fault, Faults};
 pub use listener::listen;
 pub use tls::{CertificateError, Tls, TlsError};
 
@@ -64,6 +67,8 @@ pub struct Edge {
     pub reconnection_tokens: ReconnectionTokens,
     /// Where sessions live.
     pub engine: Engine,
+    /// The sockets that may be disturbed on purpose, if any.
+    pub faults: Option<Arc<Faults>>,
 }
 
 /// Where clients come in.
@@ -130,6 +135,7 @@ mod tests {
             access_keys: AccessKeys::new("a key of at least thirty-two bytes", None).unwrap(),
             reconnection_tokens: ReconnectionTokens::new([1; 32]),
             engine: Engine::new(config, Arc::new(MemoryStore::default()), BootId(1)),
+            faults: None,
         };
         let (started, start) = oneshot::channel();
         let started = Arc::new(parking_lot::Mutex::new(Some(started)));

@@ -193,6 +193,7 @@ async fn hand_over(
                 ping_seconds: config.hub(hub.as_str()).websocket_ping_seconds,
                 read_buffer_bytes: config.websocket_read_buffer_bytes,
                 message_bytes_max: config.websocket_message_bytes_max,
+                faults: shared.edge.faults.clone().filter(|faults| faults.concern(&hub)),
             };
             let name = socket::Name { hub, connection_id };
             socket::start(&shared.tasks, stream, &read_ahead, socket, place, name, settings);

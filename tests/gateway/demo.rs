@@ -6,6 +6,7 @@ use oncewire::demo::BODY_BYTES_MAX;
 use serde_json::{Value, json};
 
 use crate::support::*;
+use crate::tls::Secured;
 
 const DEMO_HUB: &str = "demo";
 
@@ -27,7 +28,13 @@ fn post(gateway: &Gateway, path: &str, body: impl Into<String>) -> Ask {
 
 /// Each operation of the page, with a body that is right in form.
 fn posts(gateway: &Gateway) -> Vec<Ask> {
-    let bodies = [("/demo/negotiate", r#"{"user":"ann"}"#), ("/demo/restart", "{}")];
+    let bodies = [
+        ("/demo/negotiate", r#"{"user":"ann"}"#),
+        ("/demo/faults/cut", r#"{"connectionId":"c"}"#),
+        ("/demo/faults/stall", r#"{"connectionId":"c","milliseconds":1}"#),
+        ("/demo/faults/lose-next-ack", r#"{"connectionId":"c"}"#),
+        ("/demo/restart", "{}"),
+    ];
     bodies.map(|(path, body)| post(gateway, path, body)).to_vec()
 }
 
@@ -134,6 +141,26 @@ async fn what_is_negotiated_opens_a_session_in_the_demos_hub_and_no_other() {
 }
 
 #[tokio::test]
+async fn over_tls_the_page_is_told_to_come_back_over_tls() {
+    let secured = Secured::with(|config| config.demo = true).await;
+    let (tls, address) = (&secured.client, secured.gateway.tls_address());
+    let ask = Ask::new(address, "POST", "/demo/negotiate")
+        .inside(tls)
+        .header("content-type", "application/json")
+        .header("x-forwarded-proto", "http")
+        .body(r#"{"user":"ann"}"#);
+    let answer = ask.clone().header("origin", &format!("https://{address}")).send().await;
+    let url = answer.json()["url"].as_str().unwrap().to_owned();
+    let (base, token) = url.split_once("?access_token=").unwrap();
+    assert_eq!(base, format!("wss://{address}/client/hubs/demo"));
+    let connector = secured.gateway.tls_connector(tls).hub(DEMO_HUB).query("access_token", token);
+    connector.offer(RELIABLE).open().await.unwrap().read_connected().await;
+    assert_eq!(ask.header("origin", &format!("http://{address}")).send().await.status, 403);
+    let page = Ask::new(address, "GET", "/").inside(tls).send().await;
+    assert!(page.header("content-security-policy").contains(&format!(" wss://{address};")));
+}
+
+#[tokio::test]
 async fn behind_a_proxy_the_public_url_is_where_clients_come_in() {
     let public = "https://chat.example.com/wps";
     let gateway = Gateway::with(|config| {
@@ -220,8 +247,8 @@ async fn a_body_is_json_of_the_right_form_and_small() {
         assert_eq!(ask.clone().body(" ".repeat(BODY_BYTES_MAX)).send().await.status, 400);
         assert_eq!(ask.clone().body(" ".repeat(BODY_BYTES_MAX + 1)).send().await.status, 413);
     }
-    for path in ["/demo/negotiate", "/demo/restart"] {
-        assert_eq!(get(&gateway, path).send().await.status, 405, "{path}");
+    for path in ["negotiate", "restart", "faults/cut", "faults/stall", "faults/lose-next-ack"] {
+        assert_eq!(get(&gateway, &format!("/demo/{path}")).send().await.status, 405, "{path}");
     }
     assert_eq!(post(&gateway, "/demo/status", "{}").send().await.status, 405);
 }

@@ -14,6 +14,7 @@
 //! | `closing`, `limits`, `wire_limits`, `shutdown` | how it ends |
 //! | `appends` | failing and slow logs |
 //! | `demo` | the demo page and its operations, and who may use them |
+//! | `faults` | what the demo's page does to sockets, and what their clients make of it |
 //! | `dev` | the command that starts itself again when it is killed |
 //! | `tls` | the same inside TLS, and TLS handshakes |
 //! | `client` | the protocol's own client through a proxy that cuts |
@@ -35,6 +36,7 @@ mod delivery;
 mod demo;
 #[cfg(target_os = "linux")]
 mod dev;
+mod faults;
 #[cfg(target_os = "linux")]
 mod floods;
 mod full_disk;

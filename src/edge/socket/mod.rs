@@ -3,6 +3,7 @@
 //! Two tasks, since a writer that is woken must not look at the read side, and the other way round. Both are kept
 //! small: an idle session costs a read buffer, two tasks, and what the engine keeps of it.
 
+mod faults;
 mod frames;
 mod inbound;
 mod link;
@@ -11,6 +12,7 @@ mod tls_halves;
 mod write_half;
 mod writer;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use oncewire_protocol::wire::raw::RawTarget;
@@ -20,10 +22,12 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
+use super::faults::Faults;
 use super::sockets::Place;
 use super::tls;
 use crate::engine;
-use link::Link;
+use faults::SocketFaults;
+pub(super) use link::{Link, WeakLink};
 use reader::Reader;
 use write_half::WriteHalf;
 use writer::Writer;
@@ -43,6 +47,8 @@ pub(super) struct Settings {
     pub read_buffer_bytes: usize,
     /// Largest message that it may send.
     pub message_bytes_max: usize,
+    /// Who may make faults on it.
+    pub faults: Option<Arc<Faults>>,
 }
 
 /// What a socket is called in the log.
@@ -97,6 +103,10 @@ fn start_halves<R, W>(
     let attachment = socket.attachment().clone();
     place.fill(&attachment.outbox);
     let link = Link::new();
+    if let Some(faults) = &settings.faults {
+        let registration = faults.register(&name.connection_id, &link);
+        link.allow_faults(SocketFaults::new(registration, settings.encoding));
+    }
     let ping_interval = Duration::from_secs(settings.ping_seconds);
     let writer = Writer::new(write_half, attachment, link.clone(), ping_interval);
     tasks.spawn(writer.run(place));
@@ -123,8 +133,6 @@ async fn refuse_recovery_on(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use oncewire_protocol::log::BootId;
     use oncewire_protocol::wire::Subprotocol;
     use tokio::net::TcpListener;
@@ -159,6 +167,7 @@ mod tests {
             ping_seconds: 20,
             read_buffer_bytes: 1024,
             message_bytes_max: 1024,
+            faults: None,
         };
         let link = Link::new();
         let writer =

@@ -3,7 +3,7 @@
 use std::future::{Future, poll_fn};
 use std::io::ErrorKind;
 use std::pin::pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -109,6 +109,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         let mut batch = self.take_frames();
         loop {
             if !batch.requests.is_empty() {
+                // Before it can be answered.
+                self.link.note(&batch.requests);
                 self.socket.submit(batch.requests).await;
             }
             if let Some(end) = batch.end {
@@ -127,6 +129,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 
     /// Reads once, and takes all frames that are complete then.
     fn poll_batch(&mut self, context: &mut Context<'_>) -> Poll<Batch> {
+        ready!(self.link.poll_unstalled(context));
         let filled = self.websocket.get_mut().poll_fill(&mut self.io, context);
         match filled {
             Poll::Pending => Poll::Pending,

@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 
 use serde_json::Value;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::soon;
+use super::{TlsClient, soon};
 
 /// A request in the making.
 #[derive(Clone)]
@@ -16,6 +16,7 @@ pub struct Ask {
     path: String,
     headers: Vec<(String, String)>,
     body: String,
+    tls: Option<TlsClient>,
 }
 
 /// What came back.
@@ -32,7 +33,7 @@ impl Ask {
     /// A request with a `Host` of the address, and nothing else.
     pub fn new(address: SocketAddr, method: &'static str, path: &str) -> Self {
         let headers = vec![("host".to_owned(), address.to_string())];
-        Self { address, method, path: path.to_owned(), headers, body: String::new() }
+        Self { address, method, path: path.to_owned(), headers, body: String::new(), tls: None }
     }
 
     /// A header, in place of one of this name.
@@ -55,9 +56,21 @@ impl Ask {
         self.header("content-length", &bytes)
     }
 
+    /// Over TLS.
+    pub fn inside(self, tls: &TlsClient) -> Self {
+        Self { tls: Some(tls.clone()), ..self }
+    }
+
     /// Sends it on a connection of its own.
     pub async fn send(&self) -> Answer {
-        let mut stream = soon(TcpStream::connect(self.address)).await.unwrap();
+        let stream = soon(TcpStream::connect(self.address)).await.unwrap();
+        match &self.tls {
+            None => self.send_on(stream).await,
+            Some(tls) => self.send_on(soon(tls.inside(stream)).await.unwrap()).await,
+        }
+    }
+
+    async fn send_on(&self, mut stream: impl AsyncRead + AsyncWrite + Unpin) -> Answer {
         let mut request = format!("{} {} HTTP/1.1\r\nconnection: close\r\n", self.method, self.path);
         for (name, value) in &self.headers {
             request.push_str(&format!("{name}: {value}\r\n"));
@@ -65,6 +78,7 @@ impl Ask {
         request.push_str("\r\n");
         request.push_str(&self.body);
         soon(stream.write_all(request.as_bytes())).await.unwrap();
+        soon(stream.flush()).await.unwrap();
         let mut answer = Vec::new();
         soon(stream.read_to_end(&mut answer)).await.unwrap();
         Answer::parse(&answer)

@@ -1,0 +1,73 @@
+//! Faults that are made on purpose on the sockets of one hub, to show what clients make of them.
+//!
+//! Without a [`Faults`] no socket is known here, and none can be disturbed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use oncewire_protocol::wire::{ConnectionId, HubName};
+use parking_lot::Mutex;
+
+use super::socket::{Link, WeakLink};
+
+/// What happens to a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// It is dropped without a close frame.
+    Cut,
+    /// It is neither read nor written for so long, pings included, and then goes on. One more begins anew.
+    Stall(Duration),
+    /// The next publish with an ack id is executed, and the socket dropped in place of its ack. Refused publishes don't
+    /// count: their acks are written.
+    LoseNextAck,
+}
+
+/// The sockets on which faults can be made: those of one hub.
+pub struct Faults {
+    hub: &'static str,
+    /// The newest socket of each session.
+    links: Mutex<HashMap<ConnectionId, WeakLink>>,
+}
+
+impl Faults {
+    /// For the sockets of this hub, named in lower case.
+    pub fn new(hub: &'static str) -> Arc<Self> {
+        Arc::new(Self { hub, links: Mutex::default() })
+    }
+
+    /// Makes a fault on a session's socket; false when there is none.
+    pub fn make(&self, connection_id: &str, fault: Fault) -> bool {
+        let link = self.links.lock().get(connection_id).and_then(WeakLink::upgrade);
+        link.is_some_and(|link| link.order(fault))
+    }
+
+    /// Whether sockets of this hub are known here.
+    pub(super) fn concern(&self, hub: &HubName) -> bool {
+        self.hub == hub.as_str()
+    }
+
+    /// Makes a socket known, as long as the guard is there.
+    pub(super) fn register(self: &Arc<Self>, connection_id: &ConnectionId, link: &Link) -> Registration {
+        let link = link.downgrade();
+        self.links.lock().insert(connection_id.clone(), link.clone());
+        Registration { faults: Arc::clone(self), connection_id: connection_id.clone(), link }
+    }
+}
+
+/// That a socket is known; dropped, it no longer is.
+pub(super) struct Registration {
+    faults: Arc<Faults>,
+    pub(super) connection_id: ConnectionId,
+    link: WeakLink,
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let mut links = self.faults.links.lock();
+        // A newer socket of the session may have taken the place.
+        if links.get(&self.connection_id).is_some_and(|known| known.is_of_same_socket(&self.link)) {
+            links.remove(&self.connection_id);
+        }
+    }
+}
