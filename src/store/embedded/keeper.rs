@@ -1,7 +1,9 @@
-//! The thread that writes checkpoints and removes segments, beside the committer, which must not wait for either.
+//! The thread that writes checkpoints and removes segments, beside the committer, which must not wait for either. When
+//! it has had nothing to do for a while, it gives back room that checkpoints do not need.
 
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::time::Duration;
 
 use oncewire_protocol::log::Offset;
 use tokio::sync::oneshot;
@@ -60,27 +62,61 @@ impl Orders {
     }
 }
 
-/// Carries out orders until it is told to stop.
-pub(super) fn run(orders: &Receiver<Order>, queue: &Arc<Queue>, segments: &Arc<Segments>, meta: &Arc<Meta>) {
-    while let Ok(order) = orders.recv() {
-        match order {
-            Order::Stop => return,
-            Order::Change(changes, reply) => {
-                let outcome = queue.check_not_failed().and_then(|()| meta.change(&changes));
-                if let Err(error) = &outcome
-                    && error.is_fatal()
-                {
-                    queue.fail(error.cause.clone());
-                }
-                // Whoever asked may have gone.
-                let _ = reply.send(outcome);
+/// Carries out orders until it is told to stop. It is at rest when no order has come for so long.
+pub(super) fn run(
+    orders: &Receiver<Order>,
+    queue: &Arc<Queue>,
+    segments: &Arc<Segments>,
+    meta: &Arc<Meta>,
+    rest: Duration,
+) {
+    let keeper = Keeper { queue, meta };
+    loop {
+        let order = match orders.recv_timeout(rest) {
+            Err(RecvTimeoutError::Timeout) => {
+                keeper.shrink();
+                orders.recv().ok()
             }
-            Order::Trim(before, reply) => drop(reply.send(segments.trim(before))),
-            Order::TrimAgain => {
+            order => order.ok(),
+        };
+        match order {
+            Some(Order::Stop) | None => return,
+            Some(Order::Change(changes, reply)) => drop(reply.send(keeper.change(&changes))),
+            Some(Order::Trim(before, reply)) => drop(reply.send(segments.trim(before))),
+            Some(Order::TrimAgain) => {
                 if let Err(error) = segments.trim(queue.trimmed_to()) {
                     tracing::warn!(%error, "trimmed segments of the log could not be removed");
                 }
             }
         }
+    }
+}
+
+struct Keeper<'a> {
+    queue: &'a Queue,
+    meta: &'a Meta,
+}
+
+impl Keeper<'_> {
+    fn change(&self, changes: &[CheckpointChange]) -> Result<(), StoreError> {
+        self.settled(self.queue.check_not_failed().and_then(|()| self.meta.change(changes)))
+    }
+
+    fn shrink(&self) {
+        if self.queue.check_not_failed().is_ok()
+            && let Err(error) = self.settled(self.meta.shrink_at_rest())
+        {
+            tracing::warn!(%error, "room that checkpoints do not need could not be given back");
+        }
+    }
+
+    /// After a failure that leaves nothing certain the log takes nothing more.
+    fn settled(&self, outcome: Result<(), StoreError>) -> Result<(), StoreError> {
+        if let Err(error) = &outcome
+            && error.is_fatal()
+        {
+            self.queue.fail(error.cause.clone());
+        }
+        outcome
     }
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt, ready};
 use futures_util::stream::{self, StreamExt};
@@ -41,6 +42,8 @@ pub(super) struct LogOptions {
     pub(super) syncs: bool,
     /// When segments are sealed.
     pub(super) limits: SegmentLimits,
+    /// How long the keeper has had nothing to do when it is at rest.
+    pub(super) keeper_rest: Duration,
     /// Names this boot of the kernel, if that is known.
     pub(super) boot_id: Option<String>,
 }
@@ -71,7 +74,7 @@ impl EmbeddedLog {
         options: LogOptions,
     ) -> Result<Self, StoreError> {
         directory.remove_unfinished(path)?;
-        let LogOptions { syncs, limits, boot_id } = options;
+        let LogOptions { syncs, limits, keeper_rest, boot_id } = options;
         let mut meta = Meta::open(Arc::clone(&disk), path)?;
         let unsynced_boot = meta.read(|contents| contents.unsynced_boot())?;
         let is_lost = unsynced_boot.is_some() && unsynced_boot != boot_id;
@@ -99,19 +102,19 @@ impl EmbeddedLog {
             segments.sync_all()?;
             meta.set_unsynced_boot(None)?;
         }
-        Self::start(directory, segments, end, meta, syncs, limits)
+        let queue = Queue::new(&segments, end, limits);
+        Self::start(directory, segments, queue, meta, syncs, keeper_rest)
     }
 
     fn start(
         directory: Arc<DataDirectory>,
         segments: Segments,
-        end: Offset,
+        queue: Queue,
         meta: Meta,
         syncs: bool,
-        limits: SegmentLimits,
+        keeper_rest: Duration,
     ) -> Result<Self, StoreError> {
-        let queue = Arc::new(Queue::new(&segments, end, limits));
-        let (segments, meta) = (Arc::new(segments), Arc::new(meta));
+        let (queue, segments, meta) = (Arc::new(queue), Arc::new(segments), Arc::new(meta));
         let (orders, receiver) = Orders::channel();
         let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
             let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(work);
@@ -119,7 +122,10 @@ impl EmbeddedLog {
         };
         let keeper = {
             let (queue, segments, meta) = (Arc::clone(&queue), Arc::clone(&segments), Arc::clone(&meta));
-            spawn("log-keeper", Box::new(move || keeper::run(&receiver, &queue, &segments, &meta)))?
+            spawn(
+                "log-keeper",
+                Box::new(move || keeper::run(&receiver, &queue, &segments, &meta, keeper_rest)),
+            )?
         };
         let rolled = {
             let orders = orders.clone();

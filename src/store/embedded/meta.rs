@@ -2,7 +2,7 @@
 //! and its checkpoints.
 //!
 //! It is always synced, whatever the hub's durability. Room that deleted checkpoints had is used again; a file that
-//! has become much larger than its content is written anew.
+//! has become much larger than its content is written anew, and at rest one that is somewhat larger.
 
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
@@ -25,10 +25,20 @@ pub(super) const META_FILE: &str = "meta.redb";
 const CACHE_BYTES: usize = 8 * 1024 * 1024;
 const OPTIONS: OpenOptions = OpenOptions { cache_bytes: CACHE_BYTES, syncs: true };
 
-/// Up to this size it is never written anew, in bytes.
-const REWRITE_FILE_BYTES_MIN: u64 = 16 * 1024 * 1024;
-/// How many times its content it has to be. A redb page is up to twice its content, and a file up to twice its pages.
-const REWRITE_FACTOR: u64 = 6;
+/// A file that is larger than it should be.
+#[derive(Debug, Clone, Copy)]
+struct TooLarge {
+    /// Up to this size it never is, in bytes.
+    file_bytes_min: u64,
+    /// How many times its content it is at least.
+    factor: u64,
+}
+
+/// While checkpoints are being written. A redb page is up to twice its content, and a file up to twice its pages; and what
+/// a round replaces is used again in the next one.
+const TOO_LARGE_IN_USE: TooLarge = TooLarge { file_bytes_min: 16 * 1024 * 1024, factor: 6 };
+/// While nothing is written. One that has just been written anew is smaller.
+const TOO_LARGE_AT_REST: TooLarge = TooLarge { file_bytes_min: 4 * 1024 * 1024, factor: 2 };
 
 /// The log's epoch: 16 bytes, u128 LE.
 const EPOCH_KEY: &str = "epoch";
@@ -151,7 +161,12 @@ impl Meta {
             }
             Ok(grown_bytes)
         })?;
-        self.rewrite_if_large()
+        self.rewrite_if(TOO_LARGE_IN_USE)
+    }
+
+    /// Gives back room that the content does not need: for when nothing is written.
+    pub(super) fn shrink_at_rest(&self) -> Result<(), StoreError> {
+        self.rewrite_if(TOO_LARGE_AT_REST)
     }
 
     /// `fill` says by how many bytes the content has grown.
@@ -224,16 +239,16 @@ impl Meta {
 
     /// Writes the file anew when most of it is unused. A failure leaves it as it is, but for one after which nobody knows
     /// which of both has the name.
-    fn rewrite_if_large(&self) -> Result<(), StoreError> {
+    fn rewrite_if(&self, too_large: TooLarge) -> Result<(), StoreError> {
         // Somebody who reads all checkpoints may take his time; then it waits for the next change.
         let Some(mut guard) = self.file.try_write() else { return Ok(()) };
         let Some(file) = &*guard else { return Ok(()) };
         let file_bytes = file.file.len().unwrap_or(0);
-        let enough_bytes = self.sizes.lock().content_bytes.saturating_mul(REWRITE_FACTOR);
-        if file_bytes < REWRITE_FILE_BYTES_MIN.max(enough_bytes) {
+        let enough_bytes = self.sizes.lock().content_bytes.saturating_mul(too_large.factor);
+        if file_bytes < too_large.file_bytes_min.max(enough_bytes) {
             return Ok(());
         }
-        let rewritten = RedbFile::create(&*self.disk, &self.path, OPTIONS, |transaction| {
+        let rewritten = RedbFile::create_compact(&*self.disk, &self.path, OPTIONS, |transaction| {
             let reading = file.database.begin_read()?;
             let mut state = transaction.open_table(STATE)?;
             for entry in reading.open_table(STATE)?.iter()? {

@@ -62,6 +62,7 @@ pub use offline::{Found, HubReport, OfflineStore, SegmentReport, new_epoch};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt};
 use oncewire_protocol::wire::HubName;
@@ -78,6 +79,8 @@ use table::definite;
 
 /// What redb may keep in memory of a file that is checked, in bytes.
 const CHECK_CACHE_BYTES: usize = 16 * 1024 * 1024;
+/// How long checkpoints have not changed when a hub is taken to be at rest.
+const KEEPER_REST: Duration = Duration::from_secs(10);
 
 /// Logs in a data directory.
 pub struct EmbeddedStore {
@@ -100,11 +103,17 @@ struct Environment {
     disk: Arc<dyn Disk>,
     boot_id: Option<String>,
     limits: SegmentLimits,
+    keeper_rest: Duration,
 }
 
 impl Environment {
     fn system() -> Self {
-        Self { disk: Arc::new(SystemDisk), boot_id: kernel_boot_id(), limits: SegmentLimits::default() }
+        Self {
+            disk: Arc::new(SystemDisk),
+            boot_id: kernel_boot_id(),
+            limits: SegmentLimits::default(),
+            keeper_rest: KEEPER_REST,
+        }
     }
 }
 
@@ -164,8 +173,9 @@ impl EmbeddedStore {
         let hub = hub.clone();
         let open = move || {
             let path = directory.create_hub(&hub)?;
-            let Environment { disk, boot_id, limits } = environment;
-            let options = LogOptions { syncs: durability == Durability::Sync, limits, boot_id };
+            let Environment { disk, boot_id, limits, keeper_rest } = environment;
+            let syncs = durability == Durability::Sync;
+            let options = LogOptions { syncs, limits, keeper_rest, boot_id };
             EmbeddedLog::open(directory, disk, &path, options)
         };
         Ok(OpenLog::Disk(Arc::new(blocking(open).await?)))

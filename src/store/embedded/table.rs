@@ -44,17 +44,41 @@ impl RedbFile {
         options: OpenOptions,
         fill: impl Fn(&redb::WriteTransaction) -> Result<(), redb::Error>,
     ) -> Result<Self, StoreError> {
+        Self::create_with(disk, path, options, fill, |_| Ok(()))
+    }
+
+    /// The same, for a file that is to be no larger than its content needs: redb takes room in large steps.
+    pub(super) fn create_compact(
+        disk: &dyn Disk,
+        path: &Path,
+        options: OpenOptions,
+        fill: impl Fn(&redb::WriteTransaction) -> Result<(), redb::Error>,
+    ) -> Result<Self, StoreError> {
+        Self::create_with(disk, path, options, fill, |database| {
+            database.compact()?;
+            Ok(())
+        })
+    }
+
+    fn create_with(
+        disk: &dyn Disk,
+        path: &Path,
+        options: OpenOptions,
+        fill: impl Fn(&redb::WriteTransaction) -> Result<(), redb::Error>,
+        finish: impl Fn(&mut Database) -> Result<(), redb::Error>,
+    ) -> Result<Self, StoreError> {
         let unfinished = aside(path);
         let create = || {
             let file = disk.create(&unfinished).map_err(|error| io_cause(&unfinished, &error))?;
             let backend = FileBackend::new(Arc::clone(&file), options.syncs);
             let failure = backend.failure();
             let initialize = || -> Result<Database, redb::Error> {
-                let database = builder(options.cache_bytes).create_with_backend(backend)?;
+                let mut database = builder(options.cache_bytes).create_with_backend(backend)?;
                 let transaction = database.begin_write()?;
                 transaction.open_table(STATE)?.insert(LAYOUT_KEY, &LAYOUT_VERSION.to_le_bytes()[..])?;
                 fill(&transaction)?;
                 transaction.commit()?;
+                finish(&mut database)?;
                 Ok(database)
             };
             let database = initialize().map_err(|error| redb_cause(&unfinished, &failure, error))?;

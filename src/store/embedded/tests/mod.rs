@@ -257,6 +257,39 @@ async fn a_checkpoint_file_that_has_shrunk_is_written_anew() {
 }
 
 #[tokio::test]
+async fn checkpoints_at_rest_take_less_than_twice_their_content() {
+    const MESSAGES: u64 = 10_000;
+    const CHUNKS: u64 = 1_000;
+    let mut bench = Bench::new();
+    bench.environment.keeper_rest = Duration::from_millis(200);
+    let opened = bench.open().await.unwrap();
+    for round in 0..3 {
+        for first in (0..MESSAGES).step_by(250) {
+            let messages = (first..first + 250).map(|n| save(&format!("message/{n}"), n, 1_060));
+            let chunks = (first / 10..first / 10 + 25).map(|n| save(&format!("chunk/{n}"), round, 6_600));
+            opened.log.checkpoint(messages.chain(chunks).collect()).await.unwrap();
+        }
+    }
+    let content_bytes = MESSAGES * 1_060 + CHUNKS * 6_600;
+    let meta = bench.hub_path().join("meta.redb");
+    let file_bytes = || meta.metadata().unwrap().len();
+    let shrunk = async || {
+        while file_bytes() >= 2 * content_bytes {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let before = file_bytes();
+    assert!(before > 2 * content_bytes, "{before}: nothing to give back");
+    shrunk().await;
+    opened.log.checkpoint(vec![save("last", 1, 10)]).await.unwrap();
+    drop(opened);
+    let again = bench.open().await.unwrap();
+    assert_eq!(again.log.list().await.unwrap().len() as u64, MESSAGES + CHUNKS + 1);
+    // Writing has made it larger again.
+    shrunk().await;
+}
+
+#[tokio::test]
 async fn a_directory_serves_one_store_at_a_time() {
     let bench = Bench::new();
     let first = bench.store().unwrap();
