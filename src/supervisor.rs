@@ -88,8 +88,11 @@ impl End {
     }
 
     fn exit_code(&self) -> Result<u8> {
+        let forwarded = [Signal::TERM, Signal::INT].map(|signal| Some(signal.as_raw()));
         match self.status.code() {
             Some(code) => Ok(u8::try_from(code).unwrap_or(1)),
+            // It was told to end before it could listen.
+            None if self.is_told_to && forwarded.contains(&self.status.signal()) => Ok(0),
             None => bail!("the process that served has ended: {}", self.status),
         }
     }

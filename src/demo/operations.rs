@@ -153,7 +153,7 @@ pub(super) async fn restart(
     if !demo.is_supervised {
         return Err(Refusal::NoSupervisor);
     }
-    tracing::info!(fault = "restart", effect = "this process is killed", "demo");
+    tracing::info!(fault = "restart", effect = "this process is killed", "fault made");
     tokio::spawn(async {
         tokio::time::sleep(LAST_ANSWER_WAIT).await;
         kill_this_process();

@@ -26,16 +26,7 @@ struct Dev {
 impl Dev {
     /// On a free port and over a data directory of its own.
     async fn start(directory: &Path) -> Self {
-        let mut supervisor = Command::new(env!("CARGO_BIN_EXE_oncewire"))
-            .args(["dev", "--listen", "127.0.0.1:0", "--data-dir"])
-            .arg(directory)
-            .env_clear()
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
+        let mut supervisor = dev(directory).spawn().unwrap();
         let mut lines = BufReader::new(supervisor.stdout.take().unwrap()).lines();
         let page = soon(lines.next_line()).await.unwrap().unwrap();
         let address = page.strip_prefix("demo page: http://").unwrap().trim_end_matches('/');
@@ -88,6 +79,13 @@ impl Dev {
         soon(self.supervisor.stderr.as_mut().unwrap().read_to_string(&mut stderr)).await.unwrap();
         (status, stdout, stderr)
     }
+}
+
+fn dev(directory: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oncewire"));
+    command.args(["dev", "--listen", "127.0.0.1:0", "--data-dir"]).arg(directory);
+    command.env_clear().stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    command
 }
 
 fn children_of(process: u32) -> Vec<u32> {
@@ -204,4 +202,32 @@ async fn no_process_outlives_a_supervisor_that_is_killed() {
     let (_, _, stderr) = dev.end().await;
     assert!(stderr.contains("the supervisor is gone"), "{stderr}");
     assert!(TcpStream::connect(dev.address).await.is_err());
+}
+
+#[tokio::test]
+async fn killed_it_serves_https_again_on_the_same_port_with_the_same_certificate() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut supervisor = dev(directory.path());
+    let mut supervisor =
+        supervisor.args(["--tls-self-signed", "--tls-listen", "127.0.0.1:0"]).spawn().unwrap();
+    let mut lines = BufReader::new(supervisor.stdout.take().unwrap()).lines();
+    let page = soon(lines.next_line()).await.unwrap().unwrap();
+    let address = page.strip_prefix("demo page: https://").unwrap().trim_end_matches('/');
+    let mut dev = Dev { supervisor, lines, address: address.parse().unwrap() };
+    dev.line_with("node ").await;
+    let certificate = std::fs::read_to_string(directory.path().join("self-signed-certificate.pem")).unwrap();
+    let status = Ask::new(dev.address, "GET", "/demo/status").inside(&TlsClient::new(&certificate));
+    let before = status.send().await.json();
+    signal("KILL", dev.serving());
+    dev.started_again().await;
+    assert_ne!(status.send().await.json()["boot"], before["boot"]);
+}
+
+#[tokio::test]
+async fn nobody_serves_for_a_supervisor_that_is_not_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let output = soon(dev(directory.path()).arg("--supervised").output()).await.unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{stderr}");
+    assert!(stderr.contains("no supervisor"), "{stderr}");
 }
