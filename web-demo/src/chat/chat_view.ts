@@ -13,7 +13,8 @@ export class ChatView {
   readonly element: HTMLElement;
   readonly #user = h("input", { id: "chat-user", required: true, maxlength: NAME_CHARACTERS_MAX, autocomplete: "off" });
   readonly #room = h("input", { id: "chat-room", required: true, maxlength: NAME_CHARACTERS_MAX, autocomplete: "off", list: "chat-rooms" });
-  readonly #list = h("ol", { class: "sayings", role: "log", "aria-live": "polite", "aria-label": "Messages", tabindex: "0" });
+  readonly #list = h("ol");
+  readonly #log = h("div", { class: "sayings", role: "log", "aria-label": "Messages", tabindex: "0" }, this.#list);
   readonly #text = h("input", { id: "chat-text", maxlength: TEXT_CHARACTERS_MAX, autocomplete: "off", placeholder: "Write a message" });
   readonly #send = h("button", { type: "submit", class: "primary", disabled: true }, "Send");
   readonly #state = h("p", { class: "room-state", role: "status" });
@@ -57,7 +58,7 @@ export class ChatView {
         h("p", {}, "Open this page in a second tab and enter the same room under another name. What you send while the connection is down waits here, and goes out once when it is back."),
       ),
       enter,
-      h("section", { class: "panel talk", "aria-label": "Room" }, this.#state, this.#list, say, tickLegend()),
+      h("section", { class: "panel talk", "aria-label": "Room" }, this.#state, this.#log, say, tickLegend()),
     );
     this.#tellState("Enter a room to talk.");
   }
@@ -116,7 +117,7 @@ export class ChatView {
   }
 
   #scroll(): void {
-    this.#list.scrollTop = this.#list.scrollHeight;
+    this.#log.scrollTop = this.#log.scrollHeight;
   }
 
   #tellState(text: string, isOpen = false): void {

@@ -28,6 +28,8 @@ export class LabView {
   readonly #gateway = h("p", { class: "gateway", id: "gateway" });
   readonly #throughput: Plot;
   readonly #waiting: Plot;
+  /** How often the counters were written, for whoever reads them from outside. */
+  #refreshes = 0;
   #deliveredBefore: number[] = [];
   #shownLog = "";
   #shownReload: ReloadReport | undefined;
@@ -104,6 +106,7 @@ export class LabView {
     this.#tellLog();
     this.#tellReload();
     this.#tellGateway();
+    this.element.dataset.refreshes = String(++this.#refreshes);
   }
 
   #tellStory(): void {
@@ -111,7 +114,7 @@ export class LabView {
     const idle = this.#lab.isReady
       ? "All is well. Choose a socket and cut it: what is published meanwhile waits, and then comes once."
       : "Connecting two publishers and two subscribers …";
-    setText(this.#story, latest?.text ?? idle);
+    setText(this.#story, unbroken(latest?.text ?? idle));
     this.#storyBox.dataset.state = stateOf(latest);
   }
 
@@ -120,7 +123,7 @@ export class LabView {
     const text = shown.map((incident) => incident.text).join("\n");
     if (text === this.#shownLog && this.#log.childElementCount > 0) return;
     this.#shownLog = text;
-    const items = shown.map((incident) => h("li", { "data-state": stateOf(incident) }, incident.text));
+    const items = shown.map((incident) => h("li", { "data-state": stateOf(incident) }, unbroken(incident.text)));
     this.#log.replaceChildren(...(items.length > 0 ? items : [h("li", { class: "none" }, "Nothing yet.")]));
   }
 
@@ -154,6 +157,11 @@ export class LabView {
     const waiting = subscribers.reduce((sum, subscriber) => sum + waitingFor(subscriber, publishers), 0);
     this.#waiting.push([outboxes, waiting]);
   }
+}
+
+/** Keeps a number with its word, and a dot at the end of a line. */
+function unbroken(text: string): string {
+  return text.replaceAll(" · ", "\u00a0· ").replaceAll(/(\d) (?=\S)/g, "$1\u00a0");
 }
 
 function stateOf(incident: Incident | undefined): string {

@@ -123,7 +123,8 @@ export abstract class Participant {
 interface PublisherState {
   id: string;
   nextNumber: number;
-  acked: number;
+  /** Publishes whose session ended before they were acknowledged. */
+  uncertain: number;
 }
 
 export class Publisher extends Participant {
@@ -136,9 +137,7 @@ export class Publisher extends Participant {
   answeredDuplicate = 0;
   /** Numbers up to this one are acknowledged, since acks come in order. */
   ackedUpTo = 0;
-  /** Publishes whose session ended before they were acknowledged. */
-  uncertain = 0;
-  #state: PublisherState = { id: newPublisherId(), nextNumber: 1, acked: 0 };
+  #state: PublisherState = { id: newPublisherId(), nextNumber: 1, uncertain: 0 };
   /** Numbers that wait to be handed to the client. */
   #backlog = 0;
   #underWay = 0;
@@ -166,7 +165,7 @@ export class Publisher extends Participant {
   }
 
   get acked(): number {
-    return this.#state.acked;
+    return this.#state.nextNumber - 1 - this.#underWay - this.#state.uncertain;
   }
 
   /** Published and not acknowledged. */
@@ -221,9 +220,8 @@ export class Publisher extends Participant {
   async #settle(number: number, published: Promise<unknown>): Promise<void> {
     try {
       await published;
-      this.#state.acked++;
     } catch {
-      this.uncertain++;
+      this.#state.uncertain++;
     }
     this.#underWay--;
     this.ackedUpTo = Math.max(this.ackedUpTo, number);

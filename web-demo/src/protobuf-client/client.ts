@@ -177,6 +177,7 @@ export class ProtobufClient {
     else this.#socket.close(CLOSE_NORMAL);
     this.#hurry?.();
     this.#abandon(() => new StoppedError());
+    this.#started.reject(new StoppedError());
     KeptSession.forget(this.#storage, this.#options.name);
     this.#ownership.release();
   }
@@ -187,9 +188,7 @@ export class ProtobufClient {
     const ackId = session.addRequest((id) => encodeRequest(id, request), this.#application);
     const { promise } = this.#wait(ackId);
     this.#sendRequest(ackId);
-    const settled = await promise;
-    if (request.kind !== "send" && session === this.#session) session.setGroup(request.group, request.kind === "join");
-    return settled;
+    return promise;
   }
 
   get #application(): string {
@@ -341,12 +340,21 @@ export class ProtobufClient {
       }, REFUSED_FOR_NOW_PAUSE_MS);
       return;
     }
+    if (outcome !== "refused") this.#rememberGroup(ackId);
     this.#session?.removeRequest(ackId);
     this.#sent.delete(ackId);
     const waiting = this.#waiting.get(ackId);
     this.#waiting.delete(ackId);
     if (outcome === "refused") waiting?.reject(new RefusedError(error?.name ?? "", error?.message ?? ""));
     else waiting?.resolve({ ackId, isDuplicate });
+  }
+
+  /** A new session will need the groups of this one. */
+  #rememberGroup(ackId: number): void {
+    const frame = this.#session?.requests.get(ackId);
+    const request = frame && decodeRequest(frame)?.request;
+    if (request === undefined || request.kind === "send") return;
+    this.#session?.setGroup(request.group, request.kind === "join");
   }
 
   #deliver({ group, payload, sequenceId }: GroupMessage): void {
@@ -360,7 +368,12 @@ export class ProtobufClient {
       } catch (error) {
         reportError(error);
       }
-      session.delivered(sequenceId, this.#application);
+      try {
+        session.delivered(sequenceId, this.#application);
+      } catch (error) {
+        // Not kept, so not acknowledged either: a page that comes later shall get it.
+        return reportError(error);
+      }
     }
     this.#unacknowledged++;
     if (this.#unacknowledged >= SEQUENCE_ACK_MESSAGES) this.#acknowledgeSequence();

@@ -64,7 +64,9 @@ export class KeptSession {
       const ackId = Number(key.slice(`${session.#prefix}request/`.length));
       if (!key.startsWith(`${session.#prefix}request/`) || !Number.isSafeInteger(ackId)) continue;
       const request = storage.getItem(key) ?? "";
-      session.#requests.set(ackId, decodeBase64(request));
+      const frame = decodeBase64(request);
+      if (frame === undefined) return undefined;
+      session.#requests.set(ackId, frame);
       session.#characters += request.length;
     }
     const inOrder = [...session.#requests].sort(([one], [other]) => one - other);
@@ -129,17 +131,19 @@ export class KeptSession {
     if (this.#requests.size >= REQUESTS_MAX || this.#characters + text.length > REQUEST_CHARACTERS_MAX) {
       throw new OutboxFullError();
     }
+    const before = { ...this.#record };
+    Object.assign(this.#record, { nextAckId: ackId + 1, application });
     try {
       this.#storage.setItem(this.#requestKey(ackId), text);
+      this.#save();
     } catch {
       // Others have filled the storage.
+      this.#storage.removeItem(this.#requestKey(ackId));
+      Object.assign(this.#record, before);
       throw new OutboxFullError();
     }
     this.#requests.set(ackId, frame);
     this.#characters += text.length;
-    this.#record.nextAckId = ackId + 1;
-    this.#record.application = application;
-    this.#save();
     return ackId;
   }
 
@@ -203,6 +207,10 @@ function encodeBase64(bytes: Uint8Array): string {
   return btoa(Array.from(bytes, (byte) => String.fromCharCode(byte)).join(""));
 }
 
-function decodeBase64(text: string): Uint8Array<ArrayBuffer> {
-  return Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+function decodeBase64(text: string): Uint8Array<ArrayBuffer> | undefined {
+  try {
+    return Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+  } catch {
+    return undefined;
+  }
 }

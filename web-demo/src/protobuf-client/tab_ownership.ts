@@ -26,21 +26,32 @@ export class TabOwnership {
     this.release();
     if (this.#locks === undefined) return false;
     const locks = this.#locks;
-    const giveUp = new AbortController();
     const channel = new BroadcastChannel(CHANNEL);
-    channel.onmessage = ({ data }: MessageEvent<Call>) => {
-      if ("owned" in data && data.owned === connectionId) giveUp.abort();
-    };
-    channel.postMessage({ asks: connectionId } satisfies Call);
-    const timer = setTimeout(() => giveUp.abort(), PATIENCE_MS);
     const isOwner = await new Promise<boolean>((resolve) => {
+      const request = new AbortController();
+      let isDecided = false;
+      const decide = (owns: boolean) => {
+        isDecided = true;
+        resolve(owns);
+      };
+      const giveUp = () => {
+        if (isDecided) return;
+        decide(false);
+        request.abort();
+      };
       const hold = () => {
-        resolve(true);
+        // Chromium may miss an abort that comes early; the lock is let go then as soon as it is granted.
+        if (isDecided) return;
+        decide(true);
         return new Promise<void>((release) => this.#own(connectionId, release));
       };
-      locks.request(`oncewire session ${connectionId}`, { signal: giveUp.signal }, hold).catch(() => resolve(false));
+      locks.request(`oncewire session ${connectionId}`, { signal: request.signal }, hold).catch(giveUp);
+      channel.onmessage = ({ data }: MessageEvent<Call>) => {
+        if ("owned" in data && data.owned === connectionId) giveUp();
+      };
+      channel.postMessage({ asks: connectionId } satisfies Call);
+      setTimeout(giveUp, PATIENCE_MS);
     });
-    clearTimeout(timer);
     channel.close();
     return isOwner;
   }
