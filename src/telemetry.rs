@@ -6,6 +6,7 @@
 //! connection; TRACE is a message. No level holds an access key, a token or a payload.
 
 use std::io::IsTerminal;
+use std::time::{Duration, Instant};
 
 use tracing::Level;
 use tracing_subscriber::filter::{EnvFilter, FilterExt, ParseError, Targets};
@@ -58,9 +59,38 @@ fn ours_in_full() -> Targets {
     Targets::new().with_target("oncewire", Level::TRACE).with_default(Level::INFO)
 }
 
+/// After so long without another failure the next one begins another episode.
+const EPISODES_APART: Duration = Duration::from_secs(60);
+
+/// Tells the first failure of an episode, which is worth a warning, from its repetitions: what keeps failing must not
+/// flood the log.
+#[derive(Debug, Default)]
+pub struct Episode {
+    last: Option<Instant>,
+}
+
+impl Episode {
+    /// Takes note of a failure; tells whether it is the first one of an episode.
+    pub fn is_news(&mut self, now: Instant) -> bool {
+        let earlier = self.last.replace(now);
+        earlier.is_none_or(|earlier| now.saturating_duration_since(earlier) >= EPISODES_APART)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_failure_is_news_once_in_an_episode() {
+        let mut episode = Episode::default();
+        let start = Instant::now();
+        assert!(episode.is_news(start));
+        let last = start + EPISODES_APART - Duration::from_millis(1);
+        assert!(!episode.is_news(last));
+        assert!(!episode.is_news(last + EPISODES_APART / 2));
+        assert!(episode.is_news(last + EPISODES_APART * 3 / 2));
+    }
 
     #[test]
     fn libraries_are_kept_from_logging_what_they_carry() {

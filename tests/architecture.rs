@@ -19,10 +19,10 @@ const GATEWAY_IMPORTS: &[(&str, &[&str])] = &[
     ("auth", &[]),
     ("config", &[]),
     ("demo", &["auth", "config", "edge", "engine"]),
-    ("edge", &["admin", "auth", "config", "engine"]),
-    ("engine", &["config", "store"]),
+    ("edge", &["admin", "auth", "config", "engine", "telemetry"]),
+    ("engine", &["config", "store", "telemetry"]),
     ("gateway", &["admin", "auth", "config", "demo", "edge", "engine", "store"]),
-    ("store", &["config"]),
+    ("store", &["config", "telemetry"]),
     ("telemetry", &[]),
 ];
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use hyper::Request;
@@ -16,12 +16,13 @@ use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tower::ServiceExt;
 
 use super::Shared;
 use super::tls::Tls;
 use crate::config::Scheme;
+use crate::telemetry::Episode;
 
 /// Connections that the kernel keeps ready for [`accept`].
 const LISTEN_BACKLOG: i32 = 4096;
@@ -30,8 +31,6 @@ const LISTEN_BACKLOG: i32 = 4096;
 const HTTP_HEAD_BYTES_MAX: usize = 16 * 1024;
 /// How long accepting waits when the process or the machine has run out of something.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
-/// After so long without another failure the next one is worth a line in the log again.
-const ACCEPT_FAILURES_APART: Duration = Duration::from_secs(60);
 
 /// A connection that is on its way to a request head or an upgrade. Once all copies are gone another one may come.
 pub(super) type Pending = Arc<OwnedSemaphorePermit>;
@@ -54,7 +53,7 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 /// Accepts until the gateway stops. While as many connections as allowed are shaking hands, further ones wait in the
 /// kernel's backlog: a storm is worked off in order, nobody is refused. `tls` is what they are taken into first.
 pub(super) async fn accept(shared: Arc<Shared>, listener: TcpListener, tls: Option<Tls>, router: Router) {
-    let mut failures = Failures::default();
+    let mut failures = Episode::default();
     let accept_one = async || {
         let permit = Arc::clone(&shared.pending).acquire_owned().await.ok();
         (permit, listener.accept().await)
@@ -88,19 +87,6 @@ fn is_of_one_connection(error: &io::Error) -> bool {
         error.kind(),
         io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset | io::ErrorKind::Interrupted
     )
-}
-
-/// Tells the first failure of an episode from its repetitions.
-#[derive(Default)]
-struct Failures {
-    last: Option<Instant>,
-}
-
-impl Failures {
-    fn is_news(&mut self, now: Instant) -> bool {
-        let earlier = self.last.replace(now);
-        earlier.is_none_or(|earlier| now.duration_since(earlier) >= ACCEPT_FAILURES_APART)
-    }
 }
 
 /// What serving a connection takes.
@@ -174,16 +160,6 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_failure_is_news_once_in_an_episode() {
-        let mut failures = Failures::default();
-        let start = Instant::now();
-        assert!(failures.is_news(start));
-        assert!(!failures.is_news(start + ACCEPT_RETRY));
-        assert!(!failures.is_news(start + ACCEPT_FAILURES_APART));
-        assert!(failures.is_news(start + ACCEPT_FAILURES_APART * 2));
-    }
 
     #[cfg(unix)]
     #[test]

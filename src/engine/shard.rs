@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -16,12 +16,13 @@ use oncewire_protocol::hub::{
     AppendId, Attachment, CommandError, CommandId, Hub, Input, OpenError, OpenId, Output, RuleChange,
     SocketEnd, Step,
 };
-use oncewire_protocol::log::{Certainty, Offset};
+use oncewire_protocol::log::Offset;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::upkeep::Upkeep;
 use super::{Failures, now};
 use crate::store::{Log, StoreError, Tail};
+use crate::telemetry::Episode;
 
 /// Inputs taken from the inbox in one turn, before writers are woken.
 pub(super) const TURN_INPUTS_MAX: usize = 256;
@@ -51,6 +52,7 @@ pub(super) struct Driver {
     has_more: bool,
     rounds: watch::Receiver<u64>,
     failures: Failures,
+    append_failures: Episode,
     appends: FuturesUnordered<BoxFuture<'static, AppendDone>>,
     opening: HashMap<OpenId, oneshot::Sender<Result<Attachment, OpenError>>>,
     commands: HashMap<CommandId, oneshot::Sender<Result<(), CommandError>>>,
@@ -76,6 +78,7 @@ impl Driver {
             write: None,
             has_more: false,
             failures,
+            append_failures: Episode::default(),
             appends: FuturesUnordered::new(),
             opening: HashMap::new(),
             commands: HashMap::new(),
@@ -113,7 +116,7 @@ impl Driver {
                     None => std::future::pending().await,
                 }
             };
-            // Records first: until this boot's own record is folded, the hub refuses everything.
+            // Records first: what a command is judged by should be as late as can be.
             tokio::select! {
                 biased;
                 Some(portion) = self.tail.next() => self.hub.handle(now(), Input::Records(portion?)),
@@ -228,12 +231,14 @@ impl Driver {
     fn append_done(&mut self, (ids, outcome): AppendDone) {
         let Err(error) = outcome else { return };
         self.failures.report(&error);
-        match error.certainty {
-            Certainty::Definite => tracing::warn!(%error, "an append failed"),
-            Certainty::Indefinite => tracing::warn!(%error, "an append may have failed and is tried again"),
+        let certainty = error.certainty;
+        if self.append_failures.is_news(Instant::now()) {
+            tracing::warn!(%error, ?certainty, "appends fail; those that may have succeeded are tried again");
+        } else {
+            tracing::debug!(%error, ?certainty, "an append failed");
         }
         for append in ids {
-            self.hub.handle(now(), Input::AppendFailed { append, certainty: error.certainty });
+            self.hub.handle(now(), Input::AppendFailed { append, certainty });
         }
     }
 }

@@ -10,6 +10,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Instant;
 
 use oncewire_protocol::log::{Certainty, Offset};
 use parking_lot::{Mutex, RwLock};
@@ -18,6 +19,7 @@ use super::disk::Disk;
 use super::segment::{self, ActiveSegment, SealedSegment};
 use super::table::{definite, io_cause};
 use crate::store::{Portion, StoreError, StoreErrorCause};
+use crate::telemetry::Episode;
 
 /// What one read from the disk returns, about.
 const READ_RECORDS_MAX: usize = 1024;
@@ -36,6 +38,7 @@ pub(super) struct Segments {
     /// None after a failure, until the next commit.
     active: RwLock<Option<ActiveSegment>>,
     open_sealed: Mutex<Vec<(Offset, Arc<SealedSegment>)>>,
+    commit_failures: Mutex<Episode>,
 }
 
 impl Segments {
@@ -53,6 +56,7 @@ impl Segments {
             bases: Mutex::new(bases),
             active: RwLock::new(None),
             open_sealed: Mutex::default(),
+            commit_failures: Mutex::default(),
         };
         let last = segments.bases.lock().last().copied();
         let Some(last) = last else {
@@ -167,7 +171,11 @@ impl Segments {
             sealed.contents().contains(first)
         };
         let is_in = look().map_err(|error| fatal(format!("{cause}; then {error}")))?;
-        tracing::warn!(error = %cause, is_in, "a commit to the log failed");
+        if self.commit_failures.lock().is_news(Instant::now()) {
+            tracing::warn!(error = %cause, is_in, "commits to the log fail");
+        } else {
+            tracing::debug!(error = %cause, is_in, "a commit to the log failed");
+        }
         Ok((is_in, base == first))
     }
 
