@@ -1,29 +1,13 @@
 /**
  * A page of the gateway's origin that has the protobuf client's module and nothing else to do.
  */
-import { createRequire } from "node:module";
-import path from "node:path";
-import { pathToFileURL } from "node:url";
-
-import { repositoryFile } from "../../sdk/js/support/processes.js";
-
-const webDemo = repositoryFile("web-demo");
-const vite = createRequire(path.join(webDemo, "package.json")).resolve("vite");
-
-/** The module as browsers load it. */
-async function bundle() {
-  const { build } = await import(pathToFileURL(vite));
-  const entry = path.join(webDemo, "src/protobuf-client/index.ts");
-  const lib = { entry, formats: ["es"] };
-  const [{ output }] = await build({ root: webDemo, configFile: false, logLevel: "error", build: { lib, write: false } });
-  return output[0].code;
-}
+import { bundle } from "./bundle.js";
 
 let code;
 
 /** Opens the page at `origin`. In it, `openClient(name, options)` makes a client of the demo's hub. */
 export async function openClientPage(browser, origin) {
-  code ??= await bundle();
+  code ??= await bundle("protobuf-client/index.ts");
   const page = await browser.page();
   await page.route(`${origin}/client.js`, (route) => route.fulfill({ contentType: "text/javascript", body: code }));
   // A file of the gateway's own: Chromium would not let a made-up page reach loopback.

@@ -19,6 +19,8 @@ async function show(page, gateway, view) {
     await page.waitForSelector('.lab[data-ready="true"]');
     await page.click("#fault-cut:not([disabled])");
     await page.waitForSelector('.story-box[data-state="good"]');
+    await page.click("#fault-reload");
+    await page.waitForSelector(".reload:not([hidden])");
     for (const summary of await page.locator("summary").all()) await summary.click();
   } else {
     await page.click("#chat-enter");

@@ -158,3 +158,37 @@ test("without locks nobody can tell who owns a session, so none is taken up", as
   assert.equal(resumed, false);
   assert.notEqual(after, before);
 });
+
+test("what a stopped client had waiting fails, and its session is over", async (t) => {
+  const { page, unplug, plug } = await scene(t);
+  await unplug();
+  const [before, failure, kept] = await page.evaluate(async () => {
+    const before = client.connectionId;
+    const failure = failureOf(client.send("room", text("never")));
+    client.stop();
+    return [before, await failure, Object.keys(sessionStorage)];
+  });
+  assert.equal(failure, "StoppedError");
+  assert.deepEqual(kept, []);
+  await plug();
+  const [resumed, after] = await page.evaluate(async () => {
+    const next = openClient("tester");
+    const { isResumed } = await next.start();
+    return [isResumed, next.connectionId];
+  });
+  assert.equal(resumed, false);
+  assert.notEqual(after, before);
+});
+
+test("a group that was left sends nothing more", async (t) => {
+  const { page } = await scene(t);
+  const heard = await page.evaluate(async () => {
+    await client.send("room", text("in"));
+    await client.leave("room");
+    await client.send("room", text("out"));
+    await client.join("room");
+    await client.send("room", text("in again"));
+    return heard;
+  });
+  assert.deepEqual(heard, ["in", "in again"]);
+});

@@ -17,6 +17,7 @@ interface Snapshot extends Verdict {
   suppressed: number;
   sentAgain: number;
   answeredDuplicate: number;
+  uncertain: number;
 }
 
 export class Incident {
@@ -68,7 +69,7 @@ export class Incident {
       outOfOrder: difference("outOfOrder"),
     };
     const outage = Math.round(Math.max(0, ...this.targets.map((target) => target.lastOutageMs ?? 0)));
-    const [resumed, replaced] = [difference("resumed"), difference("replaced")];
+    const [resumed, replaced, uncertain] = [difference("resumed"), difference("replaced"), difference("uncertain")];
     const [again, duplicates, suppressed] = [
       difference("sentAgain"),
       difference("answeredDuplicate"),
@@ -77,6 +78,7 @@ export class Incident {
     this.text = this.#join(
       this.drops && resumed > 0 && (resumed === 1 ? `resumed in ${outage} ms` : `${resumed} sessions resumed in ${outage} ms`),
       replaced > 0 && `${replaced} ${plural(replaced, "session")} lost and replaced`,
+      uncertain > 0 && `nobody knows what became of ${uncertain} ${plural(uncertain, "publish", "publishes")}`,
       again > 0 && `${again} sent again with the same ack id`,
       duplicates > 0 && `${duplicates} of them had been stored: answered “Duplicate”`,
       suppressed > 0 && `${suppressed} came twice, dropped by sequence id`,
@@ -111,6 +113,7 @@ export class Incident {
       suppressed: sum(this.subscribers, ({ suppressed }) => suppressed),
       sentAgain: sum(this.publishers, ({ sentAgain }) => sentAgain),
       answeredDuplicate: sum(this.publishers, ({ answeredDuplicate }) => answeredDuplicate),
+      uncertain: sum(this.publishers, ({ uncertain }) => uncertain),
     };
   }
 }
@@ -123,6 +126,6 @@ export function waitingFor(subscriber: Subscriber, publishers: readonly Publishe
   }, 0);
 }
 
-export function plural(count: number, noun: string): string {
-  return count === 1 ? noun : `${noun}s`;
+export function plural(count: number, noun: string, nouns = `${noun}s`): string {
+  return count === 1 ? noun : nouns;
 }

@@ -66,10 +66,6 @@ export abstract class Participant {
     return this.link.connectionId;
   }
 
-  stop(): void {
-    this.link.stop();
-  }
-
   /** Counts what passes the socket. */
   abstract count(event: TraceEvent): void;
 
@@ -123,7 +119,6 @@ export abstract class Participant {
 interface PublisherState {
   id: string;
   nextNumber: number;
-  /** Publishes whose session ended before they were acknowledged. */
   uncertain: number;
 }
 
@@ -166,6 +161,11 @@ export class Publisher extends Participant {
 
   get acked(): number {
     return this.#state.nextNumber - 1 - this.#underWay - this.#state.uncertain;
+  }
+
+  /** Publishes whose session ended before they were acknowledged: nobody knows what became of them. */
+  get uncertain(): number {
+    return this.#state.uncertain;
   }
 
   /** Published and not acknowledged. */

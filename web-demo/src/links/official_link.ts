@@ -16,7 +16,6 @@ export class OfficialLink implements Link {
   readonly kind = "official";
   readonly #client: WebPubSubClient;
   readonly #outbox: OrderedOutbox;
-  readonly #groups = new Set<string>();
   #connectionId: string | undefined;
   #isStopped = false;
   #connected: () => void = () => {};
@@ -50,7 +49,10 @@ export class OfficialLink implements Link {
     while (!this.#isStopped) {
       try {
         await this.#client.start();
-        return await connected;
+        // The client does not stop while it connects.
+        if (this.#isStopped) this.#client.stop();
+        else await connected;
+        return;
       } catch {
         await new Promise((resolve) => setTimeout(resolve, 500));
       }
@@ -58,8 +60,7 @@ export class OfficialLink implements Link {
   }
 
   async join(group: string): Promise<void> {
-    this.#groups.add(group);
-    while (!this.#isStopped && this.#groups.has(group)) {
+    while (!this.#isStopped) {
       try {
         await this.#client.joinGroup(group);
         return;
@@ -68,11 +69,6 @@ export class OfficialLink implements Link {
         await new Promise((resolve) => setTimeout(resolve, 250));
       }
     }
-  }
-
-  async leave(group: string): Promise<void> {
-    this.#groups.delete(group);
-    await this.#client.leaveGroup(group);
   }
 
   publish(group: string, content: unknown): Promise<Published> {
