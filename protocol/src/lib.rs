@@ -11,13 +11,14 @@
 //! | module | knows | does not know |
 //! |---|---|---|
 //! | [`wire`] | bytes to typed messages and back, limits, error names, close codes | sessions, who is connected |
+//! | [`filter`] | the filter language, over one connection | sessions, hubs, who asks |
 //! | [`log`] | what a record is and its stable encoding | where it is stored |
 //! | [`session`] | one session's state | other sessions, sockets' bytes, the wall clock |
 //! | [`hub`] | a shard's sessions, the group and user index, timers | async, threads, stores, HTTP |
 //! | [`client`] | the client's half: recovery, sequence acks, resend | sockets, hubs |
 //! | [`mutation`] | deliberate faults for the simulation; nothing in a gateway's build | |
 //!
-//! Imports run one way: `hub -> session -> log -> wire`, `client -> wire`.
+//! Imports run one way: `hub -> session -> log -> {filter, wire}`, `client -> wire`.
 //!
 //! # Rules that never bend
 //!
@@ -55,6 +56,7 @@
 //!   idle session still needs are copied into the checkpoint, so that it can't pin the log.
 
 pub mod client;
+pub mod filter;
 pub mod hub;
 pub mod log;
 pub mod mutation;

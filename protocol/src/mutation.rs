@@ -52,6 +52,10 @@ mutations! {
     DoubtTakenForFailure,
     /// R8: an append in doubt counts as failed once a retry was refused.
     DoubtForgottenAtRetry,
+    /// R8: a request of the application that is repeated is executed again.
+    RequestsNotConsulted,
+    /// R8: after a restore nothing is known of the application's requests.
+    RequestsNotRestored,
     /// R10: a resume is refused for good while the hub boots.
     RefusedWhileBooting,
     /// R10: a session expires although a socket is attached.
@@ -64,6 +68,10 @@ mutations! {
     LeaveIgnored,
     /// R11: `noEcho` has no effect.
     NoEchoIgnored,
+    /// R11: a message of the application reaches also those that its filter does not select.
+    FilterIgnored,
+    /// R11: closing sessions has no effect.
+    CloseIgnored,
     /// R11: records right behind what a chunk covers do not reach it.
     CoversTooMuch,
     /// R11: the last record that a chunk covers reaches it again.

@@ -4,14 +4,18 @@
 //! The one use of `now` is to send answers for this owner's own requests and to form their next batch.
 
 use std::sync::Arc;
+use std::task::Waker;
 
 use super::owner::Purpose;
 use super::timer::Timer;
 use super::{Attachment, Hub, OpenId, Output, SessionHandle, SessionKey};
-use crate::log::{Body, MessageRef, Offset, Opened, Published, Record, Time, chunk_of};
+use crate::log::{
+    Audience, Body, MessageRef, Offset, Opened, Published, Record, RequestKey, Selection, Sent, Time,
+    chunk_of,
+};
 use crate::mutation::{Mutation, is_on};
-use crate::session::{Closing, MemoryBudget, Outcome, Session, SharedMessage};
-use crate::wire::{ConnectionId, Downstream, GroupName, Message, ReconnectionToken, Sender};
+use crate::session::{Closing, MemoryBudget, Outcome, Seen, Session, SharedMessage, SharedOutbox};
+use crate::wire::{Close, ConnectionId, Downstream, GroupName, Message, ReconnectionToken, Sender};
 
 impl Hub {
     /// Applies a record and settles the request that it came from.
@@ -25,6 +29,9 @@ impl Hub {
         self.proposer.observe(record.time);
         if self.is_new(offset, record) {
             self.take_effect(offset, record);
+            if let Some(request) = &record.key.request {
+                self.requests.insert(request, record.time);
+            }
         }
         if self.proposer.made(&record.key.boot) {
             self.settle(now, record);
@@ -36,6 +43,11 @@ impl Hub {
     /// executions of a request, since the first is settled or remembered before another is appended (R7).
     fn is_new(&mut self, offset: Offset, record: &Record) -> bool {
         if !self.repeats.insert(&record.key.boot) && !is_on(Mutation::TwinApplied) {
+            return false;
+        }
+        let is_repetition =
+            |request: &RequestKey| self.requests.look_up(request, record.time) == Seen::Duplicate;
+        if record.key.request.as_ref().is_some_and(is_repetition) {
             return false;
         }
         let session = self.session_of(record);
@@ -89,6 +101,22 @@ impl Hub {
                     self.remove(key);
                 }
             }
+            Body::Sent(sent) => self.send(offset, record.time, sent),
+            Body::Added { selection, groups } => {
+                for key in self.selected_at(offset, selection) {
+                    groups.iter().for_each(|group| self.add_member(key, group));
+                }
+            }
+            Body::Removed { selection, groups } => {
+                for key in self.selected_at(offset, selection) {
+                    self.remove_from(key, groups);
+                }
+            }
+            Body::Closed { selection, reason } => {
+                for key in self.selected_at(offset, selection) {
+                    self.close(key, reason);
+                }
+            }
         }
         // `Ended` has removed its session, `Opened` has none before it.
         if let Some(session) = session.and_then(|key| self.sessions.get_mut(key)) {
@@ -140,11 +168,36 @@ impl Hub {
     pub(super) fn insert(&mut self, session: Session) -> SessionKey {
         let (id, chunk) = (session.connection_id.clone(), session.chunk);
         let groups: Vec<GroupName> = session.groups.iter().cloned().collect();
+        let user_id = session.user_id.clone();
         let key = self.sessions.insert(session);
         self.by_connection_id.insert(id, key);
+        if let Some(user_id) = user_id {
+            self.users.entry(user_id).or_default().insert(key);
+        }
         self.by_chunk.entry(chunk).or_default().insert(key);
         groups.iter().for_each(|group| self.index_member(key, group));
         key
+    }
+
+    /// The selected sessions, without those that were restored with the effects of this offset. All are chosen before
+    /// anything changes for one of them.
+    fn selected_at(&self, offset: Offset, selection: &Selection) -> Vec<SessionKey> {
+        let mut keys = self.selected(selection);
+        keys.retain(|key| !self.is_covered(*key, offset));
+        keys
+    }
+
+    fn send(&mut self, offset: Offset, time: Time, sent: &Sent) {
+        let receivers = self.selected_at(offset, &sent.selection);
+        if receivers.is_empty() {
+            return;
+        }
+        let message = message_sent(MessageRef { offset, part: 0 }, time, sent, &self.budget);
+        for key in receivers {
+            let (woken, is_now_over_limits) = deliver(&self.sessions[key].outbox, &message);
+            self.woken.extend(woken);
+            self.overflowed.extend(is_now_over_limits.then_some(key));
+        }
     }
 
     fn fan_out(&mut self, offset: Offset, time: Time, published: &Published, publisher: Option<SessionKey>) {
@@ -158,12 +211,9 @@ impl Hub {
                 if left_out == Some(key) || is_skipped || self.is_covered(key, offset) {
                     continue;
                 }
-                let mut outbox = outbox.lock();
-                let was_over_limits = outbox.is_over_limits();
-                self.woken.extend(outbox.deliver(&message));
-                if outbox.is_over_limits() && !was_over_limits {
-                    self.overflowed.push(key);
-                }
+                let (woken, is_now_over_limits) = deliver(outbox, &message);
+                self.woken.extend(woken);
+                self.overflowed.extend(is_now_over_limits.then_some(key));
             }
         }
     }
@@ -194,6 +244,28 @@ impl Hub {
         }
     }
 
+    fn remove_from(&mut self, key: SessionKey, groups: &[GroupName]) {
+        let left: Vec<GroupName> = match groups {
+            [] => self.sessions[key].groups.iter().cloned().collect(),
+            some => some.to_vec(),
+        };
+        left.iter().for_each(|group| self.remove_member(key, group));
+    }
+
+    /// Takes out a session that the application closes. Its client is sent what was there before, and told why.
+    fn close(&mut self, key: SessionKey, reason: &str) {
+        if is_on(Mutation::CloseIgnored) {
+            return;
+        }
+        let reason = if reason.is_empty() { String::new() } else { format!(" Reason: {reason}") };
+        let message = format!("Application server closed the connection.{reason}");
+        let mut outbox = self.sessions[key].outbox.lock();
+        self.woken.extend(outbox.reply(Downstream::Disconnected { message }));
+        self.woken.extend(outbox.close(Closing::AfterFlush(Close::NORMAL)));
+        drop(outbox);
+        self.remove(key);
+    }
+
     /// Takes a session out of everything. A socket that is still attached is closed.
     fn remove(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.remove(key) else { return };
@@ -207,15 +279,21 @@ impl Hub {
         for group in &session.groups {
             self.unindex_member(key, group);
         }
+        if let Some(user_id) = &session.user_id
+            && let Some(keys) = self.users.get_mut(user_id)
+        {
+            keys.remove(&key);
+            if keys.is_empty() {
+                self.users.remove(user_id);
+            }
+        }
         if let Some(at) = session.expires_at {
             self.timers.cancel(at, Timer::Expire(key));
         }
         for record in session.requests.unsettled() {
             self.proposer.settle(record.key.boot.counter);
         }
-        let mut outbox = session.outbox.lock();
-        outbox.free();
-        self.woken.extend(outbox.close(Closing::Cut));
+        self.woken.extend(session.outbox.lock().end());
     }
 
     /// Settles what this owner was waiting for.
@@ -231,9 +309,7 @@ impl Hub {
                     }
                 }
                 Purpose::End(_) => {}
-                Purpose::Command(command) => {
-                    self.outputs.push_back(Output::CommandDone { command, outcome: Ok(()) });
-                }
+                Purpose::Command(command) => self.command_settled(command, record.key.request, Ok(())),
             }
             return;
         }
@@ -287,6 +363,14 @@ impl Hub {
     }
 }
 
+/// Delivers a message to a session; returns a writer to wake, and whether the session went over its limits.
+fn deliver(outbox: &SharedOutbox, message: &Arc<SharedMessage>) -> (Option<Waker>, bool) {
+    let mut outbox = outbox.lock();
+    let was_over_limits = outbox.is_over_limits();
+    let woken = outbox.deliver(message);
+    (woken, outbox.is_over_limits() && !was_over_limits)
+}
+
 /// The message of a publish to one of its groups.
 fn message_for(
     name: MessageRef,
@@ -300,8 +384,21 @@ fn message_for(
         payload: published.payload.clone(),
         metadata: published.metadata.clone(),
     };
-    let expires_at = (published.ttl_seconds > 0).then(|| time.plus_seconds(u64::from(published.ttl_seconds)));
-    SharedMessage::new(name, message, expires_at, budget)
+    SharedMessage::new(name, message, expiry(time, published.ttl_seconds), budget)
+}
+
+/// The message of the application.
+fn message_sent(name: MessageRef, time: Time, sent: &Sent, budget: &Arc<MemoryBudget>) -> Arc<SharedMessage> {
+    let sender = match &sent.selection.audience {
+        Audience::Group(group) => Sender::Group { group: group.clone(), user_id: None },
+        Audience::All | Audience::User(_) | Audience::Connection(_) => Sender::Server,
+    };
+    let message = Message { sender, payload: sent.payload.clone(), metadata: sent.metadata.clone() };
+    SharedMessage::new(name, message, expiry(time, sent.ttl_seconds), budget)
+}
+
+fn expiry(time: Time, ttl_seconds: u16) -> Option<Time> {
+    (ttl_seconds > 0).then(|| time.plus_seconds(u64::from(ttl_seconds)))
 }
 
 /// The message that a checkpoint names, made from its record again; none if it is no message of this record.
@@ -310,7 +407,12 @@ pub(super) fn message_of(
     record: &Record,
     budget: &Arc<MemoryBudget>,
 ) -> Option<Arc<SharedMessage>> {
-    let Body::Published(published) = &record.body else { return None };
-    let group = published.groups.get(name.part as usize)?;
-    Some(message_for(name, group, record.time, published, budget))
+    match &record.body {
+        Body::Published(published) => {
+            let group = published.groups.get(name.part as usize)?;
+            Some(message_for(name, group, record.time, published, budget))
+        }
+        Body::Sent(sent) if name.part == 0 => Some(message_sent(name, record.time, sent, budget)),
+        _ => None,
+    }
 }

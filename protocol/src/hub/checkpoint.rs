@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Hub;
 use super::repeats::Repeats;
+use super::request_window::RequestWindow;
 use crate::log::{CHUNKS, ChunkCheckpoint, HubCheckpoint, Offset};
 use crate::mutation::{Mutation, is_on};
 use crate::session::{Session, SharedMessage};
@@ -56,7 +57,12 @@ impl Hub {
     /// What belongs to no session, without the chunks' offsets. Nothing before the first record.
     pub(super) fn to_checkpoint(&self) -> Option<(Offset, HubCheckpoint)> {
         let time = self.proposer.last_time();
-        let hub = HubCheckpoint { time, proposers: self.repeats.to_checkpoint(), covers: Vec::new() };
+        let hub = HubCheckpoint {
+            time,
+            proposers: self.repeats.to_checkpoint(),
+            requests: self.requests.to_checkpoint(),
+            covers: Vec::new(),
+        };
         Some((self.applied?, hub))
     }
 
@@ -91,6 +97,7 @@ impl Hub {
             self.applied = Some(applied);
             self.proposer.observe(hub.time);
             self.repeats = Repeats::restore(&hub.proposers);
+            self.requests = RequestWindow::restore(&hub.requests);
         }
         self.covered = Some(covered);
     }

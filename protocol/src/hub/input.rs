@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::SessionKey;
-use crate::log::{Certainty, Offset, Permission, Record};
+use super::{Command, Done, SessionKey};
+use crate::log::{Certainty, Offset, Record};
 use crate::session::{AttachEpoch, PermissionError, Request, SharedOutbox};
 use crate::wire::{Close, ConnectionId, GroupName, ReconnectionToken, Subprotocol, Upstream, UserId};
 
@@ -105,21 +105,6 @@ pub struct Resuming {
     pub subprotocol: Subprotocol,
 }
 
-/// A change of a session's permissions at run time.
-#[derive(Debug)]
-pub struct RuleChange {
-    /// The driver's name for it.
-    pub command: CommandId,
-    /// The session.
-    pub connection_id: ConnectionId,
-    /// What it may or may not do.
-    pub permission: Permission,
-    /// With which group, taken literally.
-    pub group: GroupName,
-    /// Grant or revoke.
-    pub allow: bool,
-}
-
 /// How a socket ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SocketEnd {
@@ -152,8 +137,8 @@ pub enum Input {
         /// How.
         end: SocketEnd,
     },
-    /// The application grants or revokes; answered by [`Output::CommandDone`].
-    ChangeRule(RuleChange),
+    /// The application asks for something; answered by [`Output::CommandDone`].
+    Command(Box<Command>),
     /// Records from the log, in its order, none left out.
     Records(Vec<(Offset, Arc<Record>)>),
     /// An append failed. One that succeeds is not reported: its records come back.
@@ -187,9 +172,18 @@ pub enum CommandError {
     /// No such session.
     #[error("no such connection")]
     UnknownConnection,
+    /// A user without a session.
+    #[error("no such user")]
+    UnknownUser,
     /// The session's rules are at their bound.
     #[error(transparent)]
     Permission(#[from] PermissionError),
+    /// A session would be in more groups than it may be in, or in groups with longer names.
+    #[error("a connection would be in too many groups")]
+    TooManyGroups,
+    /// Another request was executed under the same id.
+    #[error("another request was executed under this id")]
+    OtherRequest,
     /// It could not be stored; it may be tried again.
     #[error("the hub is not available now")]
     Unavailable,
@@ -217,6 +211,6 @@ pub enum Output {
         /// The driver's name for it.
         command: CommandId,
         /// The outcome.
-        outcome: Result<(), CommandError>,
+        outcome: Result<Done, CommandError>,
     },
 }

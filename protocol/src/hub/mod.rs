@@ -8,7 +8,10 @@
 //! |---|---|
 //! | `input.rs` | what goes in and comes out |
 //! | `apply.rs` | the one fold (R11) |
+//! | `selecting.rs` | whom a selection means, and what is asked about sessions |
 //! | `owner.rs` | what the live owner alone decides: opening, closing, expiry, overflow, retries |
+//! | `commands.rs` | what the application asks the owner for |
+//! | `request_window.rs` | which requests of the application were executed already |
 //! | `timer.rs` | all timers |
 //! | `repeats.rs` | which appends were applied already |
 //! | `checkpoint.rs` | a shard's state as checkpoints hold it |
@@ -18,20 +21,25 @@
 mod apply;
 mod checkpoint;
 mod checkpointer;
+mod commands;
 mod input;
 mod owner;
 mod repeats;
+mod request_window;
 mod restoring;
+mod selecting;
 #[cfg(test)]
 mod tests;
 mod timer;
 
 pub use checkpointer::{CheckpointBounds, CheckpointChange, Checkpointer, Step};
+pub use commands::{Action, Command, Done};
 pub use input::{
     AppendId, Attachment, CommandError, CommandId, Input, NewSession, OpenError, OpenId, Opening, Output,
-    Resuming, RuleChange, SessionHandle, SocketEnd,
+    Resuming, SessionHandle, SocketEnd,
 };
 pub use restoring::{Resolving, Restored, Restoring};
+pub use selecting::Member;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::{BuildHasherDefault, DefaultHasher};
@@ -41,12 +49,13 @@ use std::task::Waker;
 use indexmap::IndexMap;
 use slotmap::{SlotMap, new_key_type};
 
-use crate::log::{BootId, Offset, Proposer, Record, Time, chunk_of};
+use crate::log::{BootId, Offset, Proposer, Record, RequestName, Time, chunk_of};
 use crate::session::{MemoryBudget, OutboxLimits, RequestBounds, Session, SharedOutbox};
-use crate::wire::{ConnectionId, GroupName};
+use crate::wire::{ConnectionId, GroupName, UserId};
 use checkpoint::Covered;
 use owner::Proposal;
 use repeats::Repeats;
+use request_window::RequestWindow;
 use timer::Timers;
 
 new_key_type! {
@@ -115,10 +124,14 @@ pub struct Hub {
     /// Set until what was restored from checkpoints is caught up with.
     covered: Option<Covered>,
     repeats: Repeats,
+    requests: RequestWindow,
     sessions: SlotMap<SessionKey, Session>,
     by_connection_id: BTreeMap<ConnectionId, SessionKey>,
     by_chunk: BTreeMap<u16, BTreeSet<SessionKey>>,
     groups: BTreeMap<GroupName, Members>,
+    users: BTreeMap<UserId, BTreeSet<SessionKey>>,
+    /// Requests of the application that are being appended, with the commands that repeat them.
+    pending_requests: BTreeMap<RequestName, Vec<CommandId>>,
     /// Records beside the sessions' batches whose append has no known outcome.
     proposals: BTreeMap<u64, Proposal>,
     timers: Timers,
@@ -141,10 +154,13 @@ impl Hub {
             applied_bytes: 0,
             covered: None,
             repeats: Repeats::default(),
+            requests: RequestWindow::default(),
             sessions: SlotMap::with_key(),
             by_connection_id: BTreeMap::new(),
             by_chunk: BTreeMap::new(),
             groups: BTreeMap::new(),
+            users: BTreeMap::new(),
+            pending_requests: BTreeMap::new(),
             proposals: BTreeMap::new(),
             timers: Timers::default(),
             overflowed: Vec::new(),
@@ -171,7 +187,7 @@ impl Hub {
             Input::Resume(resuming) => self.resume(resuming),
             Input::Requests { session, requests } => self.take_requests(now, session, requests),
             Input::SocketClosed { session, end } => self.socket_closed(now, session, end),
-            Input::ChangeRule(change) => self.change_rule(now, change),
+            Input::Command(command) => self.command(now, *command),
             Input::Records(records) => {
                 let was_live = self.is_live;
                 for (offset, record) in records {

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use super::timer::{APPEND_RETRY_MS, Timer};
 use super::{
     AppendId, CommandError, CommandId, Hub, Input, NewSession, OpenError, OpenId, Opening, Output, Resuming,
-    RuleChange, SessionHandle, SessionKey, SocketEnd,
+    SessionHandle, SessionKey, SocketEnd,
 };
-use crate::log::{Body, Certainty, EndReason, Opened, Permission, Record, Time};
+use crate::log::{Body, Certainty, EndReason, Key, Opened, Record, RequestKey, Time};
 use crate::mutation::{Mutation, is_on};
 use crate::session::{Closing, NextBatch, Outcome, Phase, Request, Session, group_name_bytes};
 use crate::wire::limits::GROUP_NAMES_BYTES_MAX;
-use crate::wire::{Close, ConnectionId, Encoding, GroupName, ReconnectionToken};
+use crate::wire::{Close, Encoding, GroupName, ReconnectionToken};
 
 /// A record beside the sessions' batches whose append has no known outcome.
 #[derive(Debug)]
@@ -39,6 +39,12 @@ pub enum Purpose {
     Command(CommandId),
 }
 
+impl Proposal {
+    pub(super) fn body(&self) -> &Body {
+        &self.record.body
+    }
+}
+
 impl Hub {
     pub(super) fn open(&mut self, now: Time, opening: Opening) {
         let Opening { open, session } = opening;
@@ -61,7 +67,7 @@ impl Hub {
             ack_window_ids: self.settings.ack_window_ids,
             retention_seconds: self.settings.session_retention_seconds,
         });
-        self.propose(now, body, Purpose::Open { open, reconnection_token });
+        self.propose(now, body, None, Purpose::Open { open, reconnection_token });
     }
 
     /// A resume appends nothing: attaching is the owner's own business.
@@ -135,39 +141,9 @@ impl Hub {
         self.append_next_batch(now, from.key);
     }
 
-    pub(super) fn change_rule(&mut self, now: Time, change: RuleChange) {
-        let RuleChange { command, connection_id, permission, group, allow } = change;
-        let checked = match self.by_connection_id.get(&connection_id) {
-            _ if !self.is_live => Err(CommandError::Unavailable),
-            None => Err(CommandError::UnknownConnection),
-            Some(&key) => {
-                let pending = self.pending_rule_changes(&connection_id, permission);
-                let permissions = &self.sessions[key].permissions;
-                permissions.check_change(permission, &group, allow, pending).map_err(Into::into)
-            }
-        };
-        if let Err(error) = checked {
-            return self.outputs.push_back(Output::CommandDone { command, outcome: Err(error) });
-        }
-        let body = if allow {
-            Body::Granted { connection_id, permission, group }
-        } else {
-            Body::Revoked { connection_id, permission, group }
-        };
-        self.propose(now, body, Purpose::Command(command));
-    }
-
-    fn pending_rule_changes(&self, of: &ConnectionId, wanted: Permission) -> usize {
-        let is_one = |proposal: &&Proposal| match &proposal.record.body {
-            Body::Granted { connection_id, permission, .. }
-            | Body::Revoked { connection_id, permission, .. } => connection_id == of && *permission == wanted,
-            _ => false,
-        };
-        self.proposals.values().filter(is_one).count()
-    }
-
-    fn propose(&mut self, now: Time, body: Body, purpose: Purpose) {
+    pub(super) fn propose(&mut self, now: Time, body: Body, request: Option<RequestKey>, purpose: Purpose) {
         let (key, time) = self.proposer.next(now, None);
+        let key = Key { request, ..key };
         let record = Arc::new(Record { key, time, sequence_ack: None, body });
         let counter = key.boot.counter;
         let proposal = Proposal { record: Arc::clone(&record), purpose, may_have_happened: false };
@@ -250,7 +226,7 @@ impl Hub {
 
     fn propose_end(&mut self, now: Time, key: SessionKey, reason: EndReason) {
         let connection_id = self.sessions[key].connection_id.clone();
-        self.propose(now, Body::Ended { connection_id, reason }, Purpose::End(key));
+        self.propose(now, Body::Ended { connection_id, reason }, None, Purpose::End(key));
     }
 
     /// Goes on with ends that an earlier boot had decided and that are not in the log.
@@ -346,13 +322,14 @@ impl Hub {
             return false;
         }
         self.proposer.settle(counter);
-        match self.proposals.remove(&counter).map(|proposal| proposal.purpose) {
-            Some(Purpose::Open { open, .. }) => self.refuse(open, OpenError::Unavailable),
-            Some(Purpose::Command(command)) => {
-                let outcome = Err(CommandError::Unavailable);
-                self.outputs.push_back(Output::CommandDone { command, outcome });
+        match self.proposals.remove(&counter) {
+            Some(Proposal { purpose: Purpose::Open { open, .. }, .. }) => {
+                self.refuse(open, OpenError::Unavailable);
             }
-            Some(Purpose::End(_)) | None => {}
+            Some(Proposal { purpose: Purpose::Command(command), record, .. }) => {
+                self.command_settled(command, record.key.request, Err(CommandError::Unavailable));
+            }
+            Some(Proposal { purpose: Purpose::End(_), .. }) | None => {}
         }
         true
     }

@@ -1,16 +1,18 @@
 //! The stable encoding of checkpoints.
 //!
 //! ```text
-//! byte 0     format version, now 1
+//! byte 0     format version, 1 or 2: the first one that can hold the part
 //! byte 1..   one protobuf message: `HubV1`, `ChunkV1` or `MessageV1`, as the key says; field numbers are never reused
 //! ```
+//! Version 2 has the requests of the application in the hub's part.
+//!
 //! Sequences of numbers hold the differences from one to the next: sequence ids, offsets and ack ids mostly grow by
 //! little, so that a waiting message takes two to five bytes.
 //!
 //! A reader refuses a version or an enumeration value that it does not know, and what does not fit together: a session
 //! that is restored in part would give sequence ids to other messages than before.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use super::checkpoint::{
     AppliedAppends, CHUNKS, ChunkCheckpoint, HubCheckpoint, MessageCheckpoint, MessageRef, RulesCheckpoint,
@@ -20,11 +22,11 @@ use super::encoding::{
     MetadataEntryV1, group_names, kind_number, kind_of, metadata_entries, metadata_of, reason_number,
     reason_of, subprotocol_number, subprotocol_of, texts,
 };
-use super::{AckKey, BootId, Fingerprint, Offset, RecordError, Time};
+use super::{AckKey, BootId, ExecutedRequest, Fingerprint, Offset, RecordError, RequestName, Time};
 use crate::wire::{ConnectionId, GroupName, Message, Payload, Sender, UserId};
 
-/// The version that this build writes.
-pub const CHECKPOINT_VERSION: u8 = 1;
+/// The latest version that this build knows.
+pub const CHECKPOINT_VERSION: u8 = 2;
 
 /// Why stored bytes are not a checkpoint that this build knows.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -33,7 +35,7 @@ pub enum CheckpointError {
     #[error("an empty checkpoint")]
     Empty,
     /// Written by another version.
-    #[error("checkpoint version {0} is unknown; this build reads version {CHECKPOINT_VERSION}")]
+    #[error("checkpoint version {0} is unknown; this build reads versions 1 to {CHECKPOINT_VERSION}")]
     UnknownVersion(u8),
     /// The bytes are no checkpoint of their version.
     #[error("a damaged checkpoint: {0}")]
@@ -59,17 +61,26 @@ impl HubCheckpoint {
             settled_below: proposer.settled_below,
             counters: differences(proposer.counters.iter().copied()),
         });
-        encode(&HubV1 {
+        let version = if self.requests.is_empty() { 1 } else { 2 };
+        let mut names = Vec::with_capacity(self.requests.len() * REQUEST_NAME_BYTES);
+        for ExecutedRequest { name, .. } in &self.requests {
+            names.put_u128(name.id);
+            names.put_u128(name.fingerprint);
+        }
+        let hub = HubV1 {
             time: self.time.0,
             proposers: proposers.collect(),
+            request_names: names.into(),
+            request_times: differences(self.requests.iter().map(|request| request.time.0)),
             // The chunks' offsets lie a little above the hub's, in no order.
             covers: self.covers.iter().map(|covers| covers.0.wrapping_sub(applied.0)).collect(),
-        })
+        };
+        encode(version, &hub)
     }
 
     /// Reads one that covers the log up to `applied`.
     pub fn decode(stored: Bytes, applied: Offset) -> Result<Self, CheckpointError> {
-        let stored: HubV1 = decode(stored)?;
+        let stored: HubV1 = decode(2, stored)?;
         let proposers = stored.proposers.iter().map(|proposer| {
             Ok(AppliedAppends {
                 boot: BootId(u128::from(proposer.boot_high) << 64 | u128::from(proposer.boot_low)),
@@ -84,6 +95,7 @@ impl HubCheckpoint {
         Ok(Self {
             time: Time(stored.time),
             proposers: proposers.collect::<Result<_, CheckpointError>>()?,
+            requests: stored.requests()?,
             covers: stored.covers.iter().map(|covers| Offset(covers.wrapping_add(applied.0))).collect(),
         })
     }
@@ -92,12 +104,12 @@ impl HubCheckpoint {
 impl ChunkCheckpoint {
     /// Its stored bytes.
     pub fn encode(&self) -> Bytes {
-        encode(&ChunkV1 { sessions: self.sessions.iter().map(SessionV1::from).collect() })
+        encode(1, &ChunkV1 { sessions: self.sessions.iter().map(SessionV1::from).collect() })
     }
 
     /// Reads one.
     pub fn decode(stored: Bytes) -> Result<Self, CheckpointError> {
-        let stored: ChunkV1 = decode(stored)?;
+        let stored: ChunkV1 = decode(1, stored)?;
         let sessions = stored.sessions.into_iter().map(SessionCheckpoint::try_from);
         Ok(Self { sessions: sessions.collect::<Result<_, _>>()? })
     }
@@ -111,19 +123,20 @@ impl MessageCheckpoint {
             Sender::Group { group, user_id } => (Some(group.to_string()), user_id.as_ref()),
             Sender::Server => (None, None),
         };
-        encode(&MessageV1 {
+        let message = MessageV1 {
             group,
             user_id: user_id.map(ToString::to_string),
             payload_kind: kind_number(payload.kind),
             payload: payload.bytes.clone(),
             metadata: metadata_entries(metadata),
             expires_at: self.expires_at.map(|at| at.0),
-        })
+        };
+        encode(1, &message)
     }
 
     /// Reads one; payload bytes are shared with `stored`, not copied.
     pub fn decode(stored: Bytes) -> Result<Self, CheckpointError> {
-        let stored: MessageV1 = decode(stored)?;
+        let stored: MessageV1 = decode(1, stored)?;
         let sender = match &stored.group {
             Some(group) => {
                 let group = GroupName::new(group).map_err(|_| CheckpointError::Invalid("group"))?;
@@ -138,17 +151,18 @@ impl MessageCheckpoint {
     }
 }
 
-fn encode(message: &impl prost::Message) -> Bytes {
+fn encode(version: u8, message: &impl prost::Message) -> Bytes {
     let mut out = BytesMut::with_capacity(1 + message.encoded_len());
-    out.put_u8(CHECKPOINT_VERSION);
+    out.put_u8(version);
     message.encode_raw(&mut out);
     out.freeze()
 }
 
-fn decode<M: prost::Message + Default>(stored: Bytes) -> Result<M, CheckpointError> {
+/// Reads a part of which no later version than `latest` was ever written.
+fn decode<M: prost::Message + Default>(latest: u8, stored: Bytes) -> Result<M, CheckpointError> {
     match stored.first() {
         None => Err(CheckpointError::Empty),
-        Some(&CHECKPOINT_VERSION) => {
+        Some(version) if (1..=latest).contains(version) => {
             M::decode(stored.slice(1..)).map_err(|error| CheckpointError::Damaged(error.to_string()))
         }
         Some(&version) => Err(CheckpointError::UnknownVersion(version)),
@@ -185,6 +199,29 @@ struct HubV1 {
     proposers: Vec<ProposerV1>,
     #[prost(uint64, repeated, tag = "3")]
     covers: Vec<u64>,
+    /// From version 2 on: id and fingerprint of each request, 16 bytes each, big-endian.
+    #[prost(bytes = "bytes", tag = "4")]
+    request_names: Bytes,
+    /// From version 2 on.
+    #[prost(uint64, repeated, tag = "5")]
+    request_times: Vec<u64>,
+}
+
+/// What the name of a request takes.
+const REQUEST_NAME_BYTES: usize = 32;
+
+impl HubV1 {
+    fn requests(&self) -> Result<Vec<ExecutedRequest>, CheckpointError> {
+        if self.request_names.len() != self.request_times.len() * REQUEST_NAME_BYTES {
+            return Err(CheckpointError::Invalid("list of requests"));
+        }
+        let mut names = self.request_names.clone();
+        let requests = sums(&self.request_times).map(|time| {
+            let (id, fingerprint) = (names.get_u128(), names.get_u128());
+            ExecutedRequest { name: RequestName { id, fingerprint }, time: Time(time) }
+        });
+        Ok(requests.collect())
+    }
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

@@ -31,7 +31,7 @@ proptest! {
     #[test]
     fn any_bytes_are_a_checkpoint_or_an_error(mut bytes in vec(any::<u8>(), 0..200), is_version_1 in any::<bool>()) {
         if let Some(version) = bytes.first_mut().filter(|_| is_version_1) {
-            *version = CHECKPOINT_VERSION;
+            *version = 1;
         }
         let stored = Bytes::from(bytes);
         if let Ok(chunk) = ChunkCheckpoint::decode(stored.clone()) {
@@ -54,7 +54,7 @@ proptest! {
         stored[at] ^= flipped;
         let read = ChunkCheckpoint::decode(stored.into());
         if at == 0 {
-            prop_assert_eq!(read, Err(CheckpointError::UnknownVersion(CHECKPOINT_VERSION ^ flipped)));
+            prop_assert_eq!(read, Err(CheckpointError::UnknownVersion(1 ^ flipped)));
         } else if let Ok(read) = read {
             prop_assert_eq!(ChunkCheckpoint::decode(read.encode()), Ok(read));
         }
@@ -131,9 +131,14 @@ fn hub() -> impl Strategy<Value = HubCheckpoint> {
         },
     );
     let covers = vec(any::<u64>().prop_map(Offset), usize::from(CHUNKS));
-    (any::<u64>(), vec(proposer, 0..3), covers).prop_map(|(time, proposers, covers)| HubCheckpoint {
+    let request = (any::<u128>(), any::<u128>(), any::<u64>()).prop_map(|(id, fingerprint, time)| {
+        ExecutedRequest { name: RequestName { id, fingerprint }, time: Time(time) }
+    });
+    let parts = (any::<u64>(), vec(proposer, 0..3), vec(request, 0..4), covers);
+    parts.prop_map(|(time, proposers, requests, covers)| HubCheckpoint {
         time: Time(time),
         proposers,
+        requests,
         covers,
     })
 }
@@ -204,7 +209,7 @@ fn the_bytes_of_version_1_are_fixed() {
         &[0x88, 0x01, 5],
     ];
     let fields = fields.concat();
-    let expected = [&[CHECKPOINT_VERSION, 0x0a, fields.len() as u8][..], &fields].concat();
+    let expected = [&[1, 0x0a, fields.len() as u8][..], &fields].concat();
     assert_eq!(ChunkCheckpoint { sessions: vec![session] }.encode(), expected);
 }
 
@@ -220,7 +225,7 @@ fn what_does_not_fit_together_is_refused() {
         executed_fingerprints: vec![1],
         ..SessionV1::default()
     };
-    let read = |session: SessionV1| ChunkCheckpoint::decode(encode(&ChunkV1 { sessions: vec![session] }));
+    let read = |session: SessionV1| ChunkCheckpoint::decode(encode(1, &ChunkV1 { sessions: vec![session] }));
     assert!(read(base.clone()).is_ok());
     for (broken, what) in [
         (SessionV1 { subprotocol: 0, ..base.clone() }, "subprotocol"),
@@ -244,4 +249,40 @@ fn what_does_not_fit_together_is_refused() {
         Err(CheckpointError::Invalid("list of chunks"))
     );
     assert_eq!(ChunkCheckpoint::decode(Bytes::new()), Err(CheckpointError::Empty));
+}
+
+#[test]
+fn the_bytes_of_version_2_are_fixed() {
+    let request =
+        |id, fingerprint, time| ExecutedRequest { name: RequestName { id, fingerprint }, time: Time(time) };
+    let hub = HubCheckpoint {
+        time: Time(5),
+        proposers: Vec::new(),
+        requests: vec![request(1, 2, 300), request(1 << 120, 3, 301)],
+        covers: vec![Offset(7); usize::from(CHUNKS)],
+    };
+    let name = |id: u128, fingerprint: u128| [id.to_be_bytes(), fingerprint.to_be_bytes()].concat();
+    let expected = [
+        &[2, 0x08, 5][..],
+        &[0x1a, 0x80, 0x08],
+        &[0; CHUNKS as usize],
+        &[0x22, 64],
+        &name(1, 2),
+        &name(1 << 120, 3),
+        &[0x2a, 3, 0xac, 0x02, 1],
+    ];
+    assert_eq!(hub.encode(Offset(7)), expected.concat());
+    let mut none = hub.clone();
+    none.requests.clear();
+    assert_eq!(none.encode(Offset(7))[0], 1, "what version 1 can hold is written in it");
+    let mut broken =
+        HubV1 { covers: vec![0; usize::from(CHUNKS)], request_times: vec![1], ..HubV1::default() };
+    broken.request_names = vec![0; REQUEST_NAME_BYTES - 1].into();
+    let read = HubCheckpoint::decode(encode(2, &broken), Offset(1));
+    assert_eq!(read, Err(CheckpointError::Invalid("list of requests")));
+    assert_eq!(
+        ChunkCheckpoint::decode(Bytes::from_static(&[2])),
+        Err(CheckpointError::UnknownVersion(2)),
+        "chunks have one version"
+    );
 }

@@ -1,9 +1,11 @@
 //! The stable encoding of records.
 //!
 //! ```text
-//! byte 0     format version, now 1
+//! byte 0     format version, 1 or 2: the first one that can hold the record
 //! byte 1..   one protobuf message, `RecordV1`; its field numbers are below and are never reused
 //! ```
+//! Version 2 has what applications ask for: bodies 18 to 21, and the key of their requests. The names of its messages
+//! end with the version that brought them.
 //!
 //! A reader refuses a version, a body or an enumeration value that it does not know: a record that cannot be
 //! understood must not be passed over, since sequence ids depend on every record. Fields that it does not know it
@@ -12,13 +14,15 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message as _;
 
+use super::application_encoding::{RequestKeyV2, SelectionV2};
 use super::{
-    AckKey, Body, BootId, BootKey, EndReason, Fingerprint, Key, Opened, Permission, Published, Record, Time,
+    AckKey, Body, BootId, BootKey, EndReason, Fingerprint, Key, Opened, Permission, Published, Record, Sent,
+    Time,
 };
 use crate::wire::{ConnectionId, GroupName, Metadata, Payload, PayloadKind, Subprotocol, UserId};
 
-/// The version that this build writes.
-pub const RECORD_VERSION: u8 = 1;
+/// The latest version that this build knows.
+pub const RECORD_VERSION: u8 = 2;
 
 /// Why stored bytes are not a record of a version that this build knows.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -27,7 +31,7 @@ pub enum RecordError {
     #[error("an empty record")]
     Empty,
     /// Written by another version.
-    #[error("record version {0} is unknown; this build reads version {RECORD_VERSION}")]
+    #[error("record version {0} is unknown; this build reads versions 1 to {RECORD_VERSION}")]
     UnknownVersion(u8),
     /// The bytes are no record of their version.
     #[error("a damaged record: {0}")]
@@ -42,20 +46,23 @@ impl Record {
     pub fn encode(&self) -> Bytes {
         let message = RecordV1::from(self);
         let mut out = BytesMut::with_capacity(1 + message.encoded_len());
-        out.put_u8(RECORD_VERSION);
+        out.put_u8(message.version());
         message.encode_raw(&mut out);
         out.freeze()
     }
 
     /// Reads a record; payload bytes are shared with `stored`, not copied.
     pub fn decode(stored: Bytes) -> Result<Self, RecordError> {
-        match stored.first() {
-            None => Err(RecordError::Empty),
-            Some(&RECORD_VERSION) => RecordV1::decode(stored.slice(1..))
-                .map_err(|error| RecordError::Damaged(error.to_string()))?
-                .try_into(),
-            Some(&version) => Err(RecordError::UnknownVersion(version)),
+        let version = *stored.first().ok_or(RecordError::Empty)?;
+        if !(1..=RECORD_VERSION).contains(&version) {
+            return Err(RecordError::UnknownVersion(version));
         }
+        let message = RecordV1::decode(stored.slice(1..));
+        let message = message.map_err(|error| RecordError::Damaged(error.to_string()))?;
+        if message.version() > version {
+            return Err(RecordError::Invalid("body"));
+        }
+        message.try_into()
     }
 }
 
@@ -69,8 +76,21 @@ struct RecordV1 {
     ack_key: Option<AckKeyV1>,
     #[prost(message, optional, tag = "4")]
     boot_key: Option<BootKeyV1>,
-    #[prost(oneof = "BodyV1", tags = "10, 11, 12, 13, 14, 15, 16, 17")]
+    #[prost(message, optional, tag = "5")]
+    request_key: Option<RequestKeyV2>,
+    #[prost(oneof = "BodyV1", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21")]
     body: Option<BodyV1>,
+}
+
+impl RecordV1 {
+    /// The first version that can hold it.
+    fn version(&self) -> u8 {
+        let is_of_2 = matches!(
+            self.body,
+            Some(BodyV1::Sent(_) | BodyV1::Added(_) | BodyV1::Removed(_) | BodyV1::Closed(_))
+        );
+        if is_of_2 || self.request_key.is_some() { 2 } else { 1 }
+    }
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -113,6 +133,14 @@ enum BodyV1 {
     Revoked(PermissionV1),
     #[prost(message, tag = "17")]
     Ended(EndedV1),
+    #[prost(message, tag = "18")]
+    Sent(SentV2),
+    #[prost(message, tag = "19")]
+    Added(MembersV2),
+    #[prost(message, tag = "20")]
+    Removed(MembersV2),
+    #[prost(message, tag = "21")]
+    Closed(ClosedV2),
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -190,6 +218,36 @@ struct EndedV1 {
     reason: u32,
 }
 
+#[derive(Clone, PartialEq, prost::Message)]
+struct SentV2 {
+    #[prost(message, optional, tag = "1")]
+    selection: Option<SelectionV2>,
+    #[prost(uint32, tag = "2")]
+    ttl_seconds: u32,
+    #[prost(uint32, tag = "3")]
+    payload_kind: u32,
+    #[prost(bytes = "bytes", tag = "4")]
+    payload: Bytes,
+    #[prost(message, repeated, tag = "5")]
+    metadata: Vec<MetadataEntryV1>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct MembersV2 {
+    #[prost(message, optional, tag = "1")]
+    selection: Option<SelectionV2>,
+    #[prost(string, repeated, tag = "2")]
+    groups: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct ClosedV2 {
+    #[prost(message, optional, tag = "1")]
+    selection: Option<SelectionV2>,
+    #[prost(string, tag = "2")]
+    reason: String,
+}
+
 /// Numbers of the stored enumerations: explicit, never reused, 0 never used.
 macro_rules! stored_numbers {
     ($to:ident, $from:ident, $type:ident { $($variant:ident = $number:literal),+ $(,)? }) => {
@@ -240,6 +298,7 @@ impl From<&Record> for RecordV1 {
             sequence_ack: record.sequence_ack,
             ack_key,
             boot_key: Some(boot_key),
+            request_key: record.key.request.map(Into::into),
             body: Some((&record.body).into()),
         }
     }
@@ -289,6 +348,22 @@ impl From<&Body> for BodyV1 {
                 connection_id: connection_id.to_string(),
                 reason: reason_number(*reason),
             }),
+            Body::Sent(sent) => Self::Sent(SentV2 {
+                selection: Some((&sent.selection).into()),
+                ttl_seconds: u32::from(sent.ttl_seconds),
+                payload_kind: kind_number(sent.payload.kind),
+                payload: sent.payload.bytes.clone(),
+                metadata: metadata_entries(&sent.metadata),
+            }),
+            Body::Added { selection, groups } => {
+                Self::Added(MembersV2 { selection: Some(selection.into()), groups: texts(groups) })
+            }
+            Body::Removed { selection, groups } => {
+                Self::Removed(MembersV2 { selection: Some(selection.into()), groups: texts(groups) })
+            }
+            Body::Closed { selection, reason } => {
+                Self::Closed(ClosedV2 { selection: Some(selection.into()), reason: reason.clone() })
+            }
         }
     }
 }
@@ -309,6 +384,7 @@ impl TryFrom<RecordV1> for Record {
                 ack_id,
                 fingerprint: Fingerprint::from_log(fingerprint),
             }),
+            request: stored.request_key.map(Into::into),
         };
         let body = stored.body.ok_or(RecordError::Invalid("body"))?.try_into()?;
         Ok(Self { key, time: Time(stored.time), sequence_ack: stored.sequence_ack, body })
@@ -350,6 +426,16 @@ impl TryFrom<BodyV1> for Body {
                 connection_id: ConnectionId::new(&connection_id),
                 reason: reason_of(reason).ok_or(RecordError::Invalid("reason"))?,
             },
+            BodyV1::Sent(sent) => Self::Sent(sent.try_into()?),
+            BodyV1::Added(MembersV2 { selection, groups }) => {
+                Self::Added { selection: SelectionV2::read(selection)?, groups: group_names(&groups)? }
+            }
+            BodyV1::Removed(MembersV2 { selection, groups }) => {
+                Self::Removed { selection: SelectionV2::read(selection)?, groups: group_names(&groups)? }
+            }
+            BodyV1::Closed(ClosedV2 { selection, reason }) => {
+                Self::Closed { selection: SelectionV2::read(selection)?, reason }
+            }
         })
     }
 }
@@ -364,6 +450,20 @@ impl TryFrom<PublishedV1> for Published {
             user_id: stored.user_id.as_deref().map(UserId::new),
             groups: group_names(&stored.groups)?,
             no_echo: stored.no_echo,
+            ttl_seconds: u16::try_from(stored.ttl_seconds).map_err(|_| RecordError::Invalid("ttl"))?,
+            payload: Payload { kind, bytes: stored.payload },
+            metadata: metadata_of(&stored.metadata)?,
+        })
+    }
+}
+
+impl TryFrom<SentV2> for Sent {
+    type Error = RecordError;
+
+    fn try_from(stored: SentV2) -> Result<Self, RecordError> {
+        let kind = kind_of(stored.payload_kind).ok_or(RecordError::Invalid("payload kind"))?;
+        Ok(Self {
+            selection: SelectionV2::read(stored.selection)?,
             ttl_seconds: u16::try_from(stored.ttl_seconds).map_err(|_| RecordError::Invalid("ttl"))?,
             payload: Payload { kind, bytes: stored.payload },
             metadata: metadata_of(&stored.metadata)?,

@@ -7,6 +7,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
+use crate::filter::Filter;
+use crate::log::{Audience, RequestKey, RequestName, Selection};
 
 proptest! {
     #[test]
@@ -34,7 +36,7 @@ proptest! {
     #[test]
     fn any_bytes_are_a_record_or_an_error(mut bytes in vec(any::<u8>(), 0..200), is_version_1 in any::<bool>()) {
         if let Some(version) = bytes.first_mut().filter(|_| is_version_1) {
-            *version = RECORD_VERSION;
+            *version = 1;
         }
         if let Ok(record) = Record::decode(bytes.into()) {
             prop_assert_eq!(Record::decode(record.encode()), Ok(record));
@@ -52,7 +54,12 @@ proptest! {
         stored[at] ^= flipped;
         let read = Record::decode(stored.into());
         if at == 0 {
-            prop_assert_eq!(read, Err(RecordError::UnknownVersion(RECORD_VERSION ^ flipped)));
+            let version = record.encode()[0] ^ flipped;
+            match version {
+                1 => prop_assert_eq!(read, Err(RecordError::Invalid("body"))),
+                2 => prop_assert_eq!(read, Ok(record), "it has what version 1 has"),
+                _ => prop_assert_eq!(read, Err(RecordError::UnknownVersion(version))),
+            }
         } else if let Ok(read) = read {
             prop_assert_eq!(Record::decode(read.encode()), Ok(read));
         }
@@ -60,8 +67,8 @@ proptest! {
 }
 
 #[test]
-fn version_1_is_read_for_ever() {
-    for (name, record) in version_1() {
+fn each_version_is_read_for_ever() {
+    for (name, record) in version_1().into_iter().chain(version_2()) {
         let stored = fixture(name);
         assert_eq!(Record::decode(stored.clone()), Ok(record.clone()), "{name}");
         assert_eq!(record.encode(), stored, "{name}");
@@ -70,12 +77,25 @@ fn version_1_is_read_for_ever() {
 
 #[test]
 fn every_fixture_is_used() {
-    let stored: BTreeSet<String> = std::fs::read_dir(fixtures())
-        .unwrap()
-        .map(|file| file.unwrap().file_name().into_string().unwrap())
-        .collect();
-    let used: BTreeSet<String> = version_1().iter().map(|(name, _)| format!("{name}.hex")).collect();
-    assert_eq!(stored, used);
+    for (version, records) in [("v1", version_1()), ("v2", version_2())] {
+        let stored: BTreeSet<String> = std::fs::read_dir(fixtures().join(version))
+            .unwrap()
+            .map(|file| file.unwrap().file_name().into_string().unwrap())
+            .collect();
+        let used = |(name, _): &(&str, Record)| {
+            format!("{}.hex", name.split_once('/').map_or(*name, |(_, name)| name))
+        };
+        assert_eq!(stored, records.iter().map(used).collect(), "{version}");
+    }
+}
+
+#[test]
+fn what_version_2_brought_is_none_of_version_1() {
+    for (name, _) in version_2() {
+        let mut stored = fixture(name).to_vec();
+        stored[0] = 1;
+        assert_eq!(Record::decode(stored.into()), Err(RecordError::Invalid("body")), "{name}");
+    }
 }
 
 #[test]
@@ -118,7 +138,7 @@ fn no_bytes_are_no_record() {
 
 #[test]
 fn another_version_is_refused_by_its_number() {
-    for version in (0..=u8::MAX).filter(|version| *version != RECORD_VERSION) {
+    for version in (0..=u8::MAX).filter(|version| !(1..=RECORD_VERSION).contains(version)) {
         let mut stored = fixture("booted").to_vec();
         stored[0] = version;
         assert_eq!(Record::decode(stored.into()), Err(RecordError::UnknownVersion(version)));
@@ -155,6 +175,17 @@ fn what_is_missing_or_unknown_is_named() {
         ("group", key(), Some(BodyV1::Granted(PermissionV1 { group: String::new(), ..permission() }))),
         ("reason", key(), Some(BodyV1::Ended(EndedV1::default()))),
         ("reason", key(), Some(BodyV1::Ended(EndedV1 { reason: 7, ..EndedV1::default() }))),
+        ("payload kind", key(), Some(BodyV1::Sent(SentV2::default()))),
+        ("selection", key(), Some(BodyV1::Sent(SentV2 { payload_kind: 1, ..SentV2::default() }))),
+        ("selection", key(), Some(BodyV1::Added(MembersV2::default()))),
+        ("group", key(), Some(BodyV1::Removed(MembersV2 { groups: blank(), ..everybody() }))),
+        (
+            "selection",
+            key(),
+            Some(BodyV1::Closed(closed(SelectionV2 { group: some("g"), user_id: some("u"), ..all() }))),
+        ),
+        ("group", key(), Some(BodyV1::Closed(closed(SelectionV2 { group: some(""), ..all() })))),
+        ("filter", key(), Some(BodyV1::Closed(closed(SelectionV2 { filter: some("userId"), ..all() })))),
     ];
     for (part, boot_key, body) in bodies {
         let record = RecordV1 { boot_key, body, ..RecordV1::default() };
@@ -165,7 +196,7 @@ fn what_is_missing_or_unknown_is_named() {
 #[test]
 fn a_body_of_a_later_build_is_refused() {
     let mut bytes = fixture("booted").to_vec();
-    let later_body = [0x92, 0x01, 0x00]; // field 18
+    let later_body = [0xB2, 0x01, 0x00]; // field 22
     bytes.truncate(bytes.len() - 2);
     bytes.extend_from_slice(&later_body);
     assert_eq!(Record::decode(bytes.into()), Err(RecordError::Invalid("body")));
@@ -201,6 +232,22 @@ fn blank() -> Vec<String> {
     vec!["a".to_owned(), String::new()]
 }
 
+fn some(text: &str) -> Option<String> {
+    Some(text.to_owned())
+}
+
+fn all() -> SelectionV2 {
+    SelectionV2::default()
+}
+
+fn everybody() -> MembersV2 {
+    MembersV2 { selection: Some(all()), ..MembersV2::default() }
+}
+
+fn closed(selection: SelectionV2) -> ClosedV2 {
+    ClosedV2 { selection: Some(selection), ..ClosedV2::default() }
+}
+
 fn text() -> PublishedV1 {
     PublishedV1 { payload_kind: 1, ..PublishedV1::default() }
 }
@@ -216,12 +263,13 @@ fn stored(record: &RecordV1) -> Bytes {
 }
 
 fn fixtures() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/records/v1")
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/records")
 }
 
 /// Reads hexadecimal bytes; what follows a `#` says what they are.
 fn fixture(name: &str) -> Bytes {
-    let text = std::fs::read_to_string(fixtures().join(name).with_extension("hex")).unwrap();
+    let folder = if name.contains('/') { fixtures() } else { fixtures().join("v1") };
+    let text = std::fs::read_to_string(folder.join(name).with_extension("hex")).unwrap();
     let code = text.lines().map(|line| line.split('#').next().unwrap_or_default());
     code.flat_map(str::split_whitespace).map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
 }
@@ -319,6 +367,50 @@ fn version_1() -> Vec<(&'static str, Record)> {
     ]
 }
 
+/// What each fixture of version 2 says.
+fn version_2() -> Vec<(&'static str, Record)> {
+    let bare = |body| fixed_record(2, 1, None, None, body);
+    let mut metadata = Metadata::default();
+    metadata.insert("trace", "a1").unwrap();
+    let selection = Selection {
+        audience: Audience::Group(group_name("lobby")),
+        excluded: vec![ConnectionId::new("c-1"), ConnectionId::new("c,2")],
+        filter: Some(Filter::parse("userId eq null").unwrap()),
+    };
+    let sent = Sent {
+        selection,
+        ttl_seconds: 300,
+        payload: Payload { kind: PayloadKind::Json, bytes: Bytes::from_static(b"{\"n\": 1.0}") },
+        metadata,
+    };
+    let mut sent = bare(Body::Sent(sent));
+    sent.key.request = Some(RequestKey {
+        name: RequestName {
+            id: 0x0011_2233_4455_6677_8899_aabb_ccdd_eeff,
+            fingerprint: 0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10,
+        },
+        window_seconds: 300,
+        window_requests: 100_000,
+    });
+    let sent_bare = Sent {
+        selection: Selection::whole(Audience::All),
+        ttl_seconds: 0,
+        payload: Payload { kind: PayloadKind::Text, bytes: Bytes::new() },
+        metadata: Metadata::default(),
+    };
+    let user = || Selection::whole(Audience::User(UserId::new("ada")));
+    let connection = || Selection::whole(Audience::Connection(ConnectionId::new("c-1")));
+    let groups = vec![group_name("lobby"), group_name("a.b")];
+    vec![
+        ("v2/sent", sent),
+        ("v2/sent-bare", bare(Body::Sent(sent_bare))),
+        ("v2/added", bare(Body::Added { selection: user(), groups: groups.clone() })),
+        ("v2/removed", bare(Body::Removed { selection: connection(), groups })),
+        ("v2/removed-from-all", bare(Body::Removed { selection: user(), groups: Vec::new() })),
+        ("v2/closed", bare(Body::Closed { selection: connection(), reason: "maintenance".to_owned() })),
+    ]
+}
+
 fn fixed_record(
     counter: u64,
     settled_below: u64,
@@ -329,7 +421,7 @@ fn fixed_record(
     let boot = BootId(0x0123_4567_89ab_cdef_fedc_ba98_7654_3210);
     let ack =
         ack.map(|(ack_id, fingerprint)| AckKey { ack_id, fingerprint: Fingerprint::from_log(fingerprint) });
-    let key = Key { boot: BootKey { boot, shard: 0, counter, settled_below }, ack };
+    let key = Key { boot: BootKey { boot, shard: 0, counter, settled_below }, ack, request: None };
     Record { key, time: Time(1_764_284_400_123), sequence_ack, body }
 }
 
@@ -345,10 +437,19 @@ fn record() -> impl Strategy<Value = Record> {
 fn key() -> impl Strategy<Value = Key> {
     let ack = (any::<u64>(), any::<u64>())
         .prop_map(|(ack_id, fingerprint)| AckKey { ack_id, fingerprint: Fingerprint::from_log(fingerprint) });
-    (any::<u128>(), any::<u16>(), any::<u64>(), any::<u64>(), option::of(ack)).prop_map(
-        |(boot, shard, counter, settled_below, ack)| Key {
+    let request = (any::<u128>(), any::<u128>(), any::<u32>(), any::<u32>()).prop_map(
+        |(id, fingerprint, window_seconds, window_requests)| RequestKey {
+            name: RequestName { id, fingerprint },
+            window_seconds,
+            window_requests,
+        },
+    );
+    let keys = (option::of(ack), option::weighted(0.2, request));
+    (any::<u128>(), any::<u16>(), any::<u64>(), any::<u64>(), keys).prop_map(
+        |(boot, shard, counter, settled_below, (ack, request))| Key {
             boot: BootKey { boot: BootId(boot), shard, counter, settled_below },
             ack,
+            request,
         },
     )
 }
@@ -368,7 +469,30 @@ fn body() -> impl Strategy<Value = Body> {
             Body::Revoked { connection_id, permission, group }
         }),
         (connection_id(), reason()).prop_map(|(connection_id, reason)| Body::Ended { connection_id, reason }),
+        (selection(), published()).prop_map(|(selection, published)| {
+            let Published { ttl_seconds, payload, metadata, .. } = published;
+            Body::Sent(Sent { selection, ttl_seconds, payload, metadata })
+        }),
+        (selection(), groups()).prop_map(|(selection, groups)| Body::Added { selection, groups }),
+        (selection(), groups()).prop_map(|(selection, groups)| Body::Removed { selection, groups }),
+        (selection(), any::<String>()).prop_map(|(selection, reason)| Body::Closed { selection, reason }),
     ]
+}
+
+fn selection() -> impl Strategy<Value = Selection> {
+    let audience = prop_oneof![
+        Just(Audience::All),
+        group().prop_map(Audience::Group),
+        any::<String>().prop_map(|id| Audience::User(UserId::new(&id))),
+        connection_id().prop_map(Audience::Connection),
+    ];
+    let filter = select(vec!["true", "userId eq 'ann'", "length(groups) gt 1 or 'a' in groups"]);
+    let filter = option::of(filter.prop_map(|text| Filter::parse(text).unwrap()));
+    (audience, vec(connection_id(), 0..3), filter).prop_map(|(audience, excluded, filter)| Selection {
+        audience,
+        excluded,
+        filter,
+    })
 }
 
 fn opened() -> impl Strategy<Value = Opened> {

@@ -3,12 +3,15 @@
 //! A hub's log is a sequence of [`Record`]s, each at an [`Offset`]. A checkpoint sums up what folding it gave so far.
 //! This module does not know where either is stored or who folds.
 
+mod application_encoding;
 mod checkpoint;
 mod checkpoint_encoding;
 mod encoding;
 mod fingerprint;
 mod proposer;
 mod record;
+mod request_key;
+mod selection;
 
 pub use checkpoint::{
     AppliedAppends, CHUNKS, CheckpointKey, ChunkCheckpoint, HubCheckpoint, MessageCheckpoint, MessageRef,
@@ -18,7 +21,9 @@ pub use checkpoint_encoding::{CHECKPOINT_VERSION, CheckpointError};
 pub use encoding::{RECORD_VERSION, RecordError};
 pub use fingerprint::Fingerprint;
 pub use proposer::Proposer;
-pub use record::{AckKey, Body, BootKey, EndReason, Key, Opened, Permission, Published, Record};
+pub use record::{AckKey, Body, BootKey, EndReason, Key, Opened, Permission, Published, Record, Sent};
+pub use request_key::{ExecutedRequest, RequestKey, RequestName};
+pub use selection::{Audience, Selection};
 
 use std::fmt;
 

@@ -23,7 +23,7 @@ impl Proposer {
 
     /// The key of a boot's `Booted` record.
     pub fn booted_key(boot: BootId) -> Key {
-        Key { boot: BootKey { boot, shard: 0, counter: 0, settled_below: 0 }, ack: None }
+        Key { boot: BootKey { boot, shard: 0, counter: 0, settled_below: 0 }, ack: None, request: None }
     }
 
     /// The boot that it proposes in.
@@ -39,7 +39,7 @@ impl Proposer {
         let settled_below = self.unsettled.first().copied().unwrap_or(counter);
         self.observe(now);
         let boot = BootKey { boot: self.boot, shard: self.shard, counter, settled_below };
-        (Key { boot, ack }, self.last_time)
+        (Key { boot, ack, request: None }, self.last_time)
     }
 
     /// Takes note that time has come this far, here or in the log.

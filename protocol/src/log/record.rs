@@ -1,6 +1,6 @@
 //! The records of a hub's log.
 
-use super::{BootId, Fingerprint, Time};
+use super::{BootId, Fingerprint, RequestKey, Selection, Time};
 use crate::wire::{AckId, ConnectionId, GroupName, Metadata, Payload, SequenceId, Subprotocol, UserId};
 
 /// One change of shared state. It takes effect when it comes back from the log with its offset.
@@ -23,6 +23,8 @@ pub struct Key {
     pub boot: BootKey,
     /// Names the request that the record executes, when it had an ack id: a resend by the client carries the same.
     pub ack: Option<AckKey>,
+    /// Names the request of the application that the record executes, when it had an id: a repetition carries the same.
+    pub request: Option<RequestKey>,
 }
 
 /// A request with an ack id; unique within the body's session.
@@ -96,6 +98,29 @@ pub enum Body {
         /// Why.
         reason: EndReason,
     },
+    /// The application sends a message.
+    Sent(Sent),
+    /// The application puts sessions into groups.
+    Added {
+        /// The sessions.
+        selection: Selection,
+        /// At least one.
+        groups: Vec<GroupName>,
+    },
+    /// The application takes sessions out of groups.
+    Removed {
+        /// The sessions.
+        selection: Selection,
+        /// All that they are in when there is none.
+        groups: Vec<GroupName>,
+    },
+    /// The application closes sessions: they are over, for ever.
+    Closed {
+        /// The sessions.
+        selection: Selection,
+        /// Why, for their clients; may be empty.
+        reason: String,
+    },
 }
 
 /// Everything a session starts with. Bounds that the fold depends on are part of it, so that a changed
@@ -137,6 +162,19 @@ pub struct Published {
     pub metadata: Metadata,
 }
 
+/// A message of the application.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sent {
+    /// Who receives it.
+    pub selection: Selection,
+    /// From the record's time on, in seconds; 0 is no limit.
+    pub ttl_seconds: u16,
+    /// What is sent.
+    pub payload: Payload,
+    /// Travels beside the payload.
+    pub metadata: Metadata,
+}
+
 /// What a session may do with a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Permission {
@@ -164,23 +202,34 @@ pub enum EndReason {
 }
 
 impl Record {
-    /// About what it takes in the log, in bytes: its payload and metadata, and a little for the rest.
+    /// About what it takes in the log, in bytes: what may be large, and a little for the rest.
     pub fn approximate_bytes(&self) -> usize {
         const REST_BYTES: usize = 96;
-        match &self.body {
-            Body::Published(published) => {
-                published.payload.bytes.len() + published.metadata.bytes() + REST_BYTES
+        let names = |groups: &[GroupName]| groups.iter().map(|group| group.as_str().len()).sum::<usize>();
+        REST_BYTES
+            + match &self.body {
+                Body::Published(published) => published.payload.bytes.len() + published.metadata.bytes(),
+                Body::Sent(Sent { selection, payload, metadata, .. }) => {
+                    payload.bytes.len() + metadata.bytes() + selection.approximate_bytes()
+                }
+                Body::Added { selection, groups } | Body::Removed { selection, groups } => {
+                    names(groups) + selection.approximate_bytes()
+                }
+                Body::Closed { selection, .. } => selection.approximate_bytes(),
+                _ => 0,
             }
-            _ => REST_BYTES,
-        }
     }
 }
 
 impl Body {
-    /// The session that a record belongs to; none for what concerns the whole hub.
+    /// The session that a record belongs to; none for what concerns the whole hub or a selection.
     pub fn connection_id(&self) -> Option<&ConnectionId> {
         match self {
-            Self::Booted => None,
+            Self::Booted
+            | Self::Sent(_)
+            | Self::Added { .. }
+            | Self::Removed { .. }
+            | Self::Closed { .. } => None,
             Self::Opened(opened) => Some(&opened.connection_id),
             Self::Published(published) => published.publisher.as_ref(),
             Self::Joined { connection_id, .. }

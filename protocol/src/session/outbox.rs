@@ -290,6 +290,16 @@ impl Outbox {
         self.cursor = 0;
     }
 
+    /// The session is over. What waits is dropped and the socket cut, unless that has been told to write it and then to
+    /// close. Returns a writer to wake.
+    pub fn end(&mut self) -> Option<Waker> {
+        if self.is_attached && matches!(self.closing, Some(Closing::AfterFlush(_))) {
+            return None;
+        }
+        self.free();
+        self.close(Closing::Cut)
+    }
+
     /// Takes settled requests off the socket's count.
     pub fn settle_requests(&mut self, requests: usize, bytes: usize) {
         self.requests = self.requests.saturating_sub(requests);

@@ -149,7 +149,8 @@ fn append_all() -> impl FnMut(&Upstream, &BTreeSet<AckId>) -> Slot {
         let boot = BootKey { boot: BootId(1), shard: 0, counter, settled_below: 1 };
         let ack = message.ack_id().map(|ack_id| AckKey { ack_id, fingerprint: fingerprint(1) });
         let body = Body::Joined { connection_id: ConnectionId::new("c"), groups: vec![] };
-        let record = Record { key: Key { boot, ack }, time: Time(0), sequence_ack: None, body };
+        let record =
+            Record { key: Key { boot, ack, request: None }, time: Time(0), sequence_ack: None, body };
         Slot::Append { record: Arc::new(record), outcome: Outcome::Pending }
     }
 }

@@ -97,6 +97,7 @@ fn short(kind: FrameKind, payload: &[u8]) -> String {
         }
         Received::Control(Downstream::Pong) => "pong".to_owned(),
         Received::Control(Downstream::Connected { .. }) => "connected".to_owned(),
+        Received::Control(Downstream::Disconnected { message }) => format!("disconnected {message}"),
         other => format!("{other:?}"),
     }
 }

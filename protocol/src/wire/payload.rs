@@ -25,11 +25,21 @@ pub enum PayloadKind {
 pub struct Payload {
     /// How to read the bytes.
     pub kind: PayloadKind,
-    /// The content: valid UTF-8 for `Text`, valid JSON text other than `null` for `Json`.
+    /// The content: valid UTF-8 for `Text`, valid JSON text for `Json`, which only the application may give as `null`.
     pub bytes: Bytes,
 }
 
 impl Payload {
+    /// JSON of the application, kept letter by letter; none if it is no JSON or nested too deep for a message.
+    pub fn json(text: Bytes) -> Option<Self> {
+        super::json::is_document(&text).then_some(Self { kind: PayloadKind::Json, bytes: text })
+    }
+
+    /// Text of the application; none if it is not UTF-8.
+    pub fn text(text: Bytes) -> Option<Self> {
+        std::str::from_utf8(&text).is_ok().then_some(Self { kind: PayloadKind::Text, bytes: text })
+    }
+
     /// What a message carries whose publisher gave it metadata alone.
     pub(super) const fn empty_text() -> Self {
         Self { kind: PayloadKind::Text, bytes: Bytes::new() }

@@ -21,8 +21,9 @@ fn main() {
     write(&folder.join("protobuf_downstream"), received(&golden("protobuf-downstream.txt"), bytes));
     write(&folder.join("raw"), [&b"\0text"[..], b"\x01\xff", b"\x02\xff"].map(<[u8]>::to_vec));
 
-    let mut paths: Vec<PathBuf> =
-        fs::read_dir(tests.join("fixtures/records/v1")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let versions =
+        ["v1", "v2"].map(|version| fs::read_dir(tests.join("fixtures/records").join(version)).unwrap());
+    let mut paths: Vec<PathBuf> = versions.into_iter().flatten().map(|entry| entry.unwrap().path()).collect();
     paths.sort();
     let records: Vec<Vec<u8>> = paths.iter().map(|path| bytes(&fs::read_to_string(path).unwrap())).collect();
     let entry = |record: &Vec<u8>| [&(record.len() as u16).to_be_bytes()[..], record].concat();
@@ -32,6 +33,7 @@ fn main() {
     write(&folder.join("checkpoint"), records.iter().flat_map(of_each_kind));
     write(&folder.join("record"), records);
     write(&folder.join("hub"), [Vec::new()]);
+    write(&folder.join("filter"), [&b"userId in ('a',null) or not ('g' in groups)"[..]].map(<[u8]>::to_vec));
 }
 
 /// What stands behind `> `.

@@ -7,7 +7,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `codecs.rs` | the JSON and protobuf decoders and the raw frames, both directions |
-//! | `records.rs` | the encodings of records and checkpoints, and logs of any records |
+//! | `records.rs` | the encodings of records and checkpoints, filters, and logs of any records |
 //! | `hub/` | a shard driven by any inputs over a log that loses, delays and repeats appends |
 
 //!
@@ -28,13 +28,13 @@ mod records;
 
 pub use codecs::{json_downstream, json_upstream, protobuf_downstream, protobuf_upstream, raw};
 pub use hub::hub;
-pub use records::{checkpoint, log, record};
+pub use records::{checkpoint, filter, log, record};
 
 /// A target by its name, which is also its folder's in `corpus/`.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 10] = [
     ("json_upstream", json_upstream),
     ("json_downstream", json_downstream),
     ("protobuf_upstream", protobuf_upstream),
@@ -42,6 +42,7 @@ pub const TARGETS: [Target; 9] = [
     ("raw", raw),
     ("record", record),
     ("checkpoint", checkpoint),
+    ("filter", filter),
     ("log", log),
     ("hub", hub),
 ];

@@ -1,9 +1,10 @@
-//! Stored records and checkpoints: what is read means the same when it is stored again; a log of any records is folded without harm,
-//! and alike in any portions.
+//! Stored records, checkpoints and filters: what is read means the same when it is stored again; a log of any records is
+//! folded without harm, and alike in any portions.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
+use oncewire_protocol::filter::{Filter, Subject};
 use oncewire_protocol::hub::{Hub, Input, Shard};
 use oncewire_protocol::log::{Body, ChunkCheckpoint, HubCheckpoint, MessageCheckpoint, Offset, Record, Time};
 use oncewire_protocol::session::MemoryBudget;
@@ -17,6 +18,47 @@ pub fn record(data: &[u8]) {
     let stored = record.encode();
     assert_eq!(Record::decode(stored.clone()).as_ref(), Ok(&record));
     assert_eq!(Record::decode(stored.clone()).map(|again| again.encode()), Ok(stored));
+}
+
+/// The text of a filter: what is read as one says the same when it is read again, and selects without harm.
+pub fn filter(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else { return };
+    match Filter::parse(text) {
+        Ok(filter) => {
+            assert_eq!(Filter::parse(filter.as_str()).as_ref(), Ok(&filter));
+            for user_id in [None, Some("ann"), Some("O'Neil, Tom"), Some("\u{1F600}")] {
+                filter.selects(&Connection { user_id });
+            }
+        }
+        Err(error) => assert!(error.position <= text.chars().count()),
+    }
+}
+
+/// A connection that a filter may ask about.
+struct Connection {
+    user_id: Option<&'static str>,
+}
+
+impl Subject for Connection {
+    fn connection_id(&self) -> &str {
+        "c-one"
+    }
+
+    fn user_id(&self) -> Option<&str> {
+        self.user_id
+    }
+
+    fn protocol(&self) -> Option<&str> {
+        self.user_id
+    }
+
+    fn group_count(&self) -> usize {
+        2
+    }
+
+    fn is_in_group(&self, group: &str) -> bool {
+        matches!(group, "red" | "a b")
+    }
 }
 
 /// One stored checkpoint. The first byte says of what, the second up to which offset.
@@ -77,11 +119,15 @@ pub fn log(data: &[u8]) {
 
 /// Whether some client can have published it: reading a record back does not check again what its payload holds.
 fn is_publishable(record: &Record) -> bool {
-    let Body::Published(published) = &record.body else { return true };
+    let (payload, metadata) = match &record.body {
+        Body::Published(published) => (&published.payload, &published.metadata),
+        Body::Sent(sent) => (&sent.payload, &sent.metadata),
+        _ => return true,
+    };
     let event = Upstream::Event {
         event: EventName::raw(),
-        payload: published.payload.clone(),
-        metadata: published.metadata.clone(),
+        payload: payload.clone(),
+        metadata: metadata.clone(),
         ack_id: None,
     };
     let said = encode_upstream(Encoding::Protobuf, &event);

@@ -201,6 +201,10 @@ pub(crate) fn summary(records: &[Arc<Record>]) -> String {
             Body::Granted { .. } => "granted",
             Body::Revoked { .. } => "revoked",
             Body::Ended { .. } => "ended",
+            Body::Sent(_) => "sent",
+            Body::Added { .. } => "added",
+            Body::Removed { .. } => "removed",
+            Body::Closed { .. } => "closed",
         };
         let session = record.body.connection_id().map_or("", |id| id.as_str());
         let ack = record.key.ack.map_or(String::new(), |ack| format!("!{}", ack.ack_id));

@@ -99,6 +99,9 @@ paths! {
     DroppedAsSlow = "closed with 1008: outbox full",
     RuleGranted = "permission granted",
     RuleRevoked = "permission revoked",
+    Filtered = "message of the application through a filter",
+    RequestRepeated = "request of the application repeated, not executed again",
+    ClosedByApplication = "session closed by the application",
     // Raw clients.
     RawPublish = "frame of a raw client",
     RawForbidden = "raw client closed with 1008: it may not publish",

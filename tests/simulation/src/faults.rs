@@ -26,7 +26,10 @@ impl World {
             Fault::StallDown => self.stall(false),
             Fault::SecondUpgrade => self.second_upgrade(),
             Fault::Crash => self.crash(),
-            Fault::HistoryLoss => self.lose_history(),
+            Fault::HistoryLoss => {
+                self.forget_answered();
+                self.lose_history();
+            }
             Fault::ShutDown => {
                 if self.is_accepting {
                     self.note(Path::ShutDown);
@@ -47,6 +50,7 @@ impl World {
                 self.skew_ms -= self.random.within((10, 3_600_000)) as i64;
             }
             Fault::RuleChange => self.change_rule(),
+            Fault::Application => self.ask_application(),
             Fault::ClientRestart => {
                 let actor = self.random.index(self.actors.len());
                 self.with_actor(actor, |actor, world| {

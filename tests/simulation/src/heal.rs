@@ -120,7 +120,13 @@ impl World {
             let busy = self.conns.iter().find(|(_, state)| state.actor.is_some() && !state.is_quiet());
             busy.map(|(conn, _)| format!("socket {conn} is busy"))
         };
-        let commands = || self.commands.first().map(|command| format!("command {command} is not answered"));
+        let commands = || {
+            let command =
+                self.commands.keys().next().map(|command| format!("command {command} is not answered"));
+            command.or_else(|| {
+                self.asked.keys().next().map(|number| format!("request {number} is not answered"))
+            })
+        };
         hubs.or_else(clients).or_else(sockets).or_else(commands)
     }
 

@@ -15,6 +15,7 @@ use oncewire_protocol::wire::{
 use oncewire_recorder::{acked, closed, dropped, message, opened, resumed};
 
 use crate::Failure;
+use crate::application::as_published;
 use crate::coverage::Path;
 use crate::edge::session_name;
 use crate::heal::Stage;
@@ -165,7 +166,7 @@ impl Honest {
         match decode_downstream(encoding, kind, &frame.payload) {
             Ok(Received::Message { message: body, sequence_id }) => {
                 self.count_message(world, sequence_id);
-                world.record(Seen::Received(message(&session, &body, sequence_id)));
+                world.record(Seen::Received(message(&session, &as_published(body), sequence_id)));
             }
             Ok(Received::Control(Downstream::Ack { ack_id, error })) => {
                 world.note(match error.as_ref().map(|error| error.name) {
@@ -364,7 +365,7 @@ impl Honest {
             }
             Output::Deliver { message: body, sequence_id } => {
                 if let Some(session) = &self.session {
-                    world.record(Seen::Delivered(message(session, &body, sequence_id)));
+                    world.record(Seen::Delivered(message(session, &as_published(body), sequence_id)));
                 }
             }
             Output::Outcome { ack_id, outcome } => self.settled(world, ack_id, outcome),
@@ -452,7 +453,8 @@ impl Honest {
         };
         self.is_known = false;
         let is_kept = self.settings.subprotocol.is_reliable() && world.weather.keeps_sessions(self.hub);
-        if by == ClosedBy::Server && is_kept {
+        let is_closed = world.closed_by_application.contains(&session);
+        if by == ClosedBy::Server && is_kept && !is_closed {
             world.fail(Failure::SessionRefused(session.clone()));
         }
         world.record(closed(&session, self.last_code, by));

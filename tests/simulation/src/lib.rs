@@ -22,11 +22,13 @@
 //! | `edge.rs`, `socket.rs` | the gateway's end of a socket: upgrade; reader and writer |
 //! | `network.rs`, `pipe.rs` | sockets, and the client's end of them |
 //! | `actor.rs`, `honest.rs`, `malicious.rs`, `raw.rs` | clients |
+//! | `application.rs` | the application, which asks through the gateway's REST API |
 //! | `recorder.rs` | the history for the checker |
 //! | `coverage.rs`, `counts.rs`, `trace.rs`, `random.rs` | counts, the trace and its hash, chance |
 
 mod actor;
 mod appends;
+mod application;
 mod checkpoints;
 mod counts;
 mod coverage;

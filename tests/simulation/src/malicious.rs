@@ -10,6 +10,7 @@ use oncewire_protocol::wire::{
 use oncewire_recorder::{acked, closed, dropped, message, opened, resumed};
 
 use crate::Failure;
+use crate::application::as_published;
 use crate::coverage::Path;
 use crate::edge::session_name;
 use crate::heal::Stage;
@@ -141,7 +142,7 @@ impl Malicious {
                 let id = sequence_id.unwrap_or(0);
                 if id > self.largest {
                     self.largest = id;
-                    world.record(Seen::Delivered(message(&session, &body, sequence_id)));
+                    world.record(Seen::Delivered(message(&session, &as_published(body), sequence_id)));
                 }
             }
             Ok(Received::Control(Downstream::Connected { reconnection_token, .. })) => {

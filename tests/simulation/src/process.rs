@@ -5,9 +5,9 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use oncewire_protocol::hub::{
-    AppendId, Checkpointer, CommandId, Hub, HubSettings, Input, OpenId, Output, RuleChange, Shard,
+    AppendId, Checkpointer, CommandId, Hub, HubSettings, Input, OpenId, Output, Shard,
 };
-use oncewire_protocol::log::{BootId, Permission, Record};
+use oncewire_protocol::log::{BootId, Record};
 use oncewire_protocol::session::{MemoryBudget, SharedOutbox};
 use oncewire_protocol::wire::ConnectionId;
 
@@ -173,7 +173,7 @@ impl World {
         self.process += 1;
         self.is_up = false;
         self.is_accepting = false;
-        self.commands.clear();
+        self.lose_answers();
         for hub in 0..self.hubs.len() {
             let kept = kept(self, hub);
             let log = &self.hubs[hub].log;
@@ -246,8 +246,8 @@ impl World {
                     let event = Event::Attached { hub, shard, conn, process: self.process, outcome };
                     self.schedule_in((0, 1), event);
                 }
-                Output::CommandDone { command: CommandId(command), .. } => {
-                    self.commands.remove(&command);
+                Output::CommandDone { command: CommandId(command), outcome } => {
+                    self.command_done(hub, shard, command, outcome);
                 }
             }
         }
@@ -285,27 +285,6 @@ impl World {
             node.timer_us = None;
             self.send(hub, shard, Input::Timeout, None);
         }
-    }
-
-    /// The application changes a permission of some session.
-    pub(crate) fn change_rule(&mut self) {
-        let hub = self.random.index(self.hubs.len());
-        if self.hubs[hub].known.is_empty() || !self.is_up {
-            return;
-        }
-        let recent = self.hubs[hub].known.len().min(8);
-        let at = self.hubs[hub].known.len() - 1 - self.random.index(recent);
-        let connection_id = self.hubs[hub].known[at].clone();
-        let allow = self.random.permille(600);
-        self.note(if allow { Path::RuleGranted } else { Path::RuleRevoked });
-        let permission = self.random.pick(&[Permission::JoinLeaveGroup, Permission::SendToGroup]);
-        let group = self.random_group();
-        self.next_command += 1;
-        self.commands.insert(self.next_command);
-        let command = CommandId(self.next_command);
-        let shard = self.hubs[hub].shard_of(&connection_id);
-        let change = RuleChange { command, connection_id, permission, group, allow };
-        self.send(hub, shard, Input::ChangeRule(change), None);
     }
 }
 

@@ -42,13 +42,15 @@ pub enum Fault {
     ClockBackward,
     /// The application grants or revokes a permission.
     RuleChange,
+    /// The application sends, or closes a session.
+    Application,
     /// A client's application stops and starts again.
     ClientRestart,
 }
 
 impl Fault {
     /// Each with its mean distance in milliseconds where it is on.
-    const ALL: [(Self, u64); 14] = [
+    const ALL: [(Self, u64); 15] = [
         (Self::Cut, 900),
         (Self::GatewayHalfOpen, 2_500),
         (Self::ClientHalfOpen, 4_000),
@@ -62,6 +64,7 @@ impl Fault {
         (Self::ClockForward, 7_000),
         (Self::ClockBackward, 7_000),
         (Self::RuleChange, 1_500),
+        (Self::Application, 300),
         (Self::ClientRestart, 6_000),
     ];
 }

@@ -11,6 +11,7 @@ use oncewire_protocol::session::MemoryBudget;
 use oncewire_protocol::wire::GroupName;
 
 use crate::actor::{Actor, GROUPS};
+use crate::application::Asked;
 use crate::coverage::{Coverage, Path};
 use crate::heal::Stage;
 use crate::network::{Answer, Conn};
@@ -73,6 +74,8 @@ pub enum Event {
     Stop { process: u64 },
     /// The gateway starts.
     Start,
+    /// The application sends a request again.
+    AskAgain { number: u64 },
     /// A look at whether the world has settled.
     Look,
 }
@@ -123,7 +126,13 @@ pub struct World {
     pub(crate) hubs: Vec<HubNode>,
     pub(crate) budget: Arc<MemoryBudget>,
     pub(crate) outage_until: u64,
-    pub(crate) commands: BTreeSet<u64>,
+    /// Commands without an answer, and the requests that they are.
+    pub(crate) commands: BTreeMap<u64, Option<u64>>,
+    /// The application's requests.
+    pub(crate) asked: BTreeMap<u64, Asked>,
+    pub(crate) next_asked: u64,
+    /// Sessions that the application has asked to close.
+    pub(crate) closed_by_application: BTreeSet<String>,
     pub(crate) next_command: u64,
     pub(crate) conns: BTreeMap<u64, Conn>,
     pub(crate) next_conn: u64,
@@ -162,7 +171,10 @@ impl World {
             hubs: vec![HubNode::new("alpha"), HubNode::new("beta")],
             budget,
             outage_until: 0,
-            commands: BTreeSet::new(),
+            commands: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            next_asked: 0,
+            closed_by_application: BTreeSet::new(),
             next_command: 0,
             conns: BTreeMap::new(),
             next_conn: 0,
@@ -247,6 +259,7 @@ impl World {
                 }
             }
             Event::Start => self.start_process(),
+            Event::AskAgain { number } => self.ask_again(number),
             Event::Look => self.look(),
         }
     }

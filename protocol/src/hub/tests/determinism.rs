@@ -10,7 +10,7 @@ use proptest::sample::Index;
 use super::super::*;
 use super::harness::{group, settings};
 use super::random_log::{GROUPS, Log, LogWriter, step};
-use crate::log::{Body, BootKey, Key, Permission};
+use crate::log::{Audience, Body, BootKey, Key, Permission, RequestName, Selection};
 use crate::session::testing::read;
 
 /// For each session what its client would be sent, as `<sequence id> <payload>`; the groups that it is in; and whether
@@ -77,9 +77,32 @@ fn id_of(place: usize) -> u64 {
     place + 300 * ((place - 1) / 128)
 }
 
+/// The random logs' filters ask only whether a session is in the first of [`GROUPS`].
+fn naively_selected(
+    sessions: &mut BTreeMap<String, Naive>,
+    selection: &Selection,
+    mut visit: impl FnMut(&mut Naive),
+) {
+    for (name, session) in sessions {
+        let is_in_audience = match &selection.audience {
+            Audience::All => true,
+            Audience::Group(group) => session.groups.contains(group),
+            Audience::User(user_id) => session.user.as_deref() == Some(user_id.as_str()),
+            Audience::Connection(id) => name == id.as_str(),
+        };
+        let is_excluded = selection.excluded.iter().any(|id| id.as_str() == name);
+        let passes = selection.filter.is_none() || session.groups.contains(&group(GROUPS[0]));
+        if is_in_audience && !is_excluded && passes {
+            visit(session);
+        }
+    }
+}
+
 #[derive(Default)]
 struct Naive {
     is_reliable: bool,
+    user: Option<String>,
+    is_closed: bool,
     groups: BTreeSet<GroupName>,
     deliveries: Vec<String>,
     acknowledged: usize,
@@ -88,9 +111,10 @@ struct Naive {
 
 fn naive(log: &Log) -> Outcome {
     let mut seen: Vec<BootKey> = Vec::new();
+    let mut requests: BTreeSet<RequestName> = BTreeSet::new();
     let mut sessions: BTreeMap<String, Naive> = BTreeMap::new();
     for record in log {
-        let Record { key: Key { boot, .. }, sequence_ack, body, .. } = &**record;
+        let Record { key: Key { boot, request, .. }, sequence_ack, body, .. } = &**record;
         if seen
             .iter()
             .any(|known| (known.boot, known.shard, known.counter) == (boot.boot, boot.shard, boot.counter))
@@ -98,13 +122,17 @@ fn naive(log: &Log) -> Outcome {
             continue;
         }
         seen.push(*boot);
+        if request.is_some_and(|request| !requests.insert(request.name)) {
+            continue;
+        }
         let name = body.connection_id().map(ToString::to_string).unwrap_or_default();
         match body {
             Body::Booted => sessions.retain(|_, session| session.is_reliable),
             Body::Opened(opened) => {
                 let groups = opened.groups.iter().cloned().collect();
                 let is_reliable = opened.subprotocol.is_reliable();
-                sessions.insert(name, Naive { is_reliable, groups, ..Naive::default() });
+                let user = opened.user_id.as_ref().map(ToString::to_string);
+                sessions.insert(name, Naive { is_reliable, groups, user, ..Naive::default() });
             }
             Body::Joined { groups, .. } => {
                 sessions.entry(name).and_modify(|session| session.groups.extend(groups.iter().cloned()));
@@ -137,6 +165,24 @@ fn naive(log: &Log) -> Outcome {
             }
             Body::Ended { .. } => {
                 sessions.remove(&name);
+            }
+            Body::Sent(sent) => {
+                let text = String::from_utf8_lossy(&sent.payload.bytes).into_owned();
+                naively_selected(&mut sessions, &sent.selection, |session| {
+                    session.deliveries.push(format!("{} {text}", id_of(session.deliveries.len() + 1)));
+                });
+            }
+            Body::Added { selection, groups } => {
+                naively_selected(&mut sessions, selection, |session| {
+                    session.groups.extend(groups.iter().cloned())
+                });
+            }
+            Body::Removed { selection, groups } => naively_selected(&mut sessions, selection, |session| {
+                session.groups.retain(|group| !groups.is_empty() && !groups.contains(group));
+            }),
+            Body::Closed { selection, .. } => {
+                naively_selected(&mut sessions, selection, |session| session.is_closed = true);
+                sessions.retain(|_, session| !session.is_closed);
             }
         }
     }

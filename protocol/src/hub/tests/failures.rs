@@ -1,7 +1,7 @@
 //! R7, R8 and R9: appends that fail, or may have.
 
 use super::harness::*;
-use crate::hub::{CommandError, OpenError, SocketEnd};
+use crate::hub::{CommandError, Done, OpenError, SocketEnd};
 use crate::log::Certainty::{Definite, Indefinite};
 use crate::log::{EndReason, Permission};
 
@@ -201,7 +201,7 @@ fn commands_are_answered_once_their_outcome_is_known() {
     world.wait_ms(RETRIED_MS);
     assert_eq!(world.done.get(&in_doubt), None);
     world.settle();
-    assert_eq!(world.done[&in_doubt], Ok(()));
+    assert_eq!(world.done[&in_doubt], Ok(Done::Executed));
 }
 
 #[test]

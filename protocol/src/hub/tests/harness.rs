@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::super::*;
-use crate::log::{Body, Certainty, EndReason, Permission, Record};
+use crate::log::{Body, Certainty, EndReason, Permission, Record, RequestKey, Selection, Sent};
 use crate::session::testing::drain;
 use crate::session::{Progress, Request};
 use crate::wire::{Metadata, Payload, PayloadKind, ReconnectionToken, Subprotocol, Upstream, UserId};
@@ -40,7 +40,7 @@ pub(super) struct World {
     /// What the hub wants appended and nobody has decided about, oldest first.
     pub appends: VecDeque<(AppendId, Vec<Arc<Record>>)>,
     pub opened: BTreeMap<OpenId, Result<Attachment, OpenError>>,
-    pub done: BTreeMap<CommandId, Result<(), CommandError>>,
+    pub done: BTreeMap<CommandId, Result<Done, CommandError>>,
     settings: HubSettings,
     applied: usize,
     boots: u128,
@@ -252,11 +252,27 @@ impl World {
     }
 
     pub fn change_rule(&mut self, id: &str, permission: Permission, name: &str, allow: bool) -> CommandId {
-        let command = CommandId(self.name());
         let connection_id = ConnectionId::new(id);
-        let change = RuleChange { command, connection_id, permission, group: group(name), allow };
-        self.handle(Input::ChangeRule(change));
+        self.command(Action::ChangeRule { connection_id, permission, group: group(name), allow })
+    }
+
+    /// The application asks for something; nothing is stored yet.
+    pub fn command(&mut self, action: Action) -> CommandId {
+        self.request(action, None, false)
+    }
+
+    /// [`World::command`] with a request key.
+    pub fn request(&mut self, action: Action, request: Option<RequestKey>, is_strict: bool) -> CommandId {
+        let command = CommandId(self.name());
+        self.handle(Input::Command(Box::new(Command { command, request, is_strict, action })));
         command
+    }
+
+    /// The application sends a text to a selection; it is stored and applied.
+    pub fn sends(&mut self, selection: Selection, text: &str) {
+        let command = self.command(send(selection, text));
+        self.settle();
+        assert_eq!(self.done[&command], Ok(Done::Executed));
     }
 
     fn name(&mut self) -> u64 {
@@ -316,6 +332,11 @@ pub(super) fn without_echo(mut request: Upstream) -> Upstream {
     request
 }
 
+pub(super) fn send(selection: Selection, text: &str) -> Action {
+    let payload = Payload { kind: PayloadKind::Text, bytes: Bytes::copy_from_slice(text.as_bytes()) };
+    Action::Send(Sent { selection, ttl_seconds: 0, payload, metadata: Metadata::default() })
+}
+
 pub(super) fn acknowledge(sequence_id: u64) -> Upstream {
     Upstream::SequenceAck { sequence_id }
 }
@@ -333,6 +354,10 @@ pub(super) fn body_name(record: &Record) -> String {
         Body::Granted { group, .. } => format!("granted {group}"),
         Body::Revoked { group, .. } => format!("revoked {group}"),
         Body::Ended { reason, .. } => format!("ended {reason:?}"),
+        Body::Sent(sent) => format!("sent {}", String::from_utf8_lossy(&sent.payload.bytes)),
+        Body::Added { groups, .. } => format!("added {}", groups[0]),
+        Body::Removed { .. } => "removed".to_owned(),
+        Body::Closed { .. } => "closed".to_owned(),
     };
     match record.body.connection_id() {
         Some(id) => format!("{id} {what}"),

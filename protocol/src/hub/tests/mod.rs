@@ -2,6 +2,7 @@
 
 mod bounds;
 mod checkpoints;
+mod commands;
 mod determinism;
 mod failures;
 mod fold;

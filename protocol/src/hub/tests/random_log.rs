@@ -9,11 +9,17 @@ use proptest::sample::{Index, select};
 
 use super::super::*;
 use super::harness::group;
-use crate::log::{AckKey, Body, EndReason, Fingerprint, Opened, Permission, Published};
+use crate::filter::Filter;
+use crate::log::{
+    AckKey, Audience, Body, EndReason, Fingerprint, Key, Opened, Permission, Published, RequestKey,
+    RequestName, Selection, Sent,
+};
 use crate::wire::{Metadata, Payload, PayloadKind, Subprotocol, Upstream};
 
 pub(super) const SESSIONS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 pub(super) const GROUPS: [&str; 3] = ["g", "h", "i"];
+
+const USER: &str = "u";
 
 pub(super) type Log = Vec<Arc<Record>>;
 
@@ -24,6 +30,8 @@ pub(super) enum Step {
     Leave(&'static str, Vec<&'static str>),
     Publish(Option<&'static str>, Vec<&'static str>, bool),
     ChangeRule(&'static str, bool),
+    /// By whom, under which request id, and what.
+    Ask(Whom, Option<u8>, Asked),
     SequenceAck(&'static str, u64),
     End(&'static str),
     Boot,
@@ -31,6 +39,49 @@ pub(super) enum Step {
     Twin(Index),
     /// A proposal whose outcome stays unknown for long.
     Doubt,
+}
+
+/// A selection in short.
+#[derive(Debug, Clone)]
+pub(super) struct Whom {
+    audience: usize,
+    excluded: Option<&'static str>,
+    is_filtered: bool,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Asked {
+    Send,
+    Add(Vec<&'static str>),
+    Remove(Vec<&'static str>),
+    Close,
+}
+
+impl Whom {
+    fn selection(&self) -> Selection {
+        let audience = match self.audience {
+            0 => Audience::All,
+            1..=3 => Audience::Group(group(GROUPS[self.audience - 1])),
+            4 => Audience::User(UserId::new(USER)),
+            other => Audience::Connection(ConnectionId::new(SESSIONS[other - 5])),
+        };
+        let filter = self.is_filtered.then(|| Filter::parse("'g' in groups").unwrap());
+        Selection { audience, excluded: self.excluded.map(ConnectionId::new).into_iter().collect(), filter }
+    }
+}
+
+fn asked() -> impl Strategy<Value = Step> {
+    let groups = || prop::sample::subsequence(GROUPS.to_vec(), 0..=3);
+    let whom = (0..5 + SESSIONS.len(), option::weighted(0.3, select(SESSIONS.to_vec())), any::<bool>())
+        .prop_map(|(audience, excluded, is_filtered)| Whom { audience, excluded, is_filtered });
+    let what = prop_oneof![
+        6 => Just(Asked::Send),
+        2 => groups().prop_map(Asked::Add),
+        2 => groups().prop_map(Asked::Remove),
+        1 => Just(Asked::Close),
+    ];
+    (whom, option::weighted(0.5, 0u8..10), what)
+        .prop_map(|(whom, request, what)| Step::Ask(whom, request, what))
 }
 
 pub(super) fn step() -> impl Strategy<Value = Step> {
@@ -45,6 +96,7 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
         12 => (option::weighted(0.8, session()), groups(), any::<bool>())
             .prop_map(|(id, groups, no_echo)| Step::Publish(id, groups, no_echo)),
         1 => (session(), any::<bool>()).prop_map(|(id, allow)| Step::ChangeRule(id, allow)),
+        6 => asked(),
         2 => (session(), 0u64..500).prop_map(|(id, sequence_id)| Step::SequenceAck(id, sequence_id)),
         1 => session().prop_map(Step::End),
         1 => Just(Step::Boot),
@@ -90,6 +142,7 @@ impl LogWriter {
         let id = |id: &str| ConnectionId::new(id);
         let groups = |names: &[&str]| names.iter().map(|name| group(name)).collect::<Vec<_>>();
         let mut sequence_ack = None;
+        let mut request = None;
         let (ack, body) = match step {
             // A connection id is never used again.
             Step::Open(name, ..) if !self.opened.insert(*name) => return,
@@ -97,7 +150,7 @@ impl LogWriter {
                 false,
                 Body::Opened(Opened {
                     connection_id: id(name),
-                    user_id: None,
+                    user_id: n.is_multiple_of(2).then(|| UserId::new(USER)),
                     subprotocol: *subprotocol,
                     roles: vec!["webpubsub.joinLeaveGroups.x*".to_owned()],
                     groups: groups(names),
@@ -128,6 +181,26 @@ impl LogWriter {
                     Body::Granted { connection_id: connection_id.clone(), permission, group: group.clone() };
                 (false, if *allow { granted } else { Body::Revoked { connection_id, permission, group } })
             }
+            Step::Ask(whom, id, what) => {
+                request = id.map(|id| RequestKey {
+                    name: RequestName { id: u128::from(id), fingerprint: 0 },
+                    window_seconds: 3600,
+                    window_requests: 1000,
+                });
+                let selection = whom.selection();
+                let body = match what {
+                    Asked::Send => Body::Sent(Sent {
+                        selection,
+                        ttl_seconds: 0,
+                        payload: Payload { kind: PayloadKind::Text, bytes: format!("m{n}").into() },
+                        metadata: Metadata::default(),
+                    }),
+                    Asked::Add(names) => Body::Added { selection, groups: groups(names) },
+                    Asked::Remove(names) => Body::Removed { selection, groups: groups(names) },
+                    Asked::Close => Body::Closed { selection, reason: String::new() },
+                };
+                (false, body)
+            }
             Step::SequenceAck(name, sequence_id) => {
                 sequence_ack = Some(*sequence_id);
                 (false, Body::Left { connection_id: id(name), groups: groups(&["elsewhere"]) })
@@ -155,6 +228,6 @@ impl LogWriter {
         let proposer = &mut self.proposers[n as usize % 2];
         let (key, time) = proposer.next(Time(n), ack);
         proposer.settle(key.boot.counter);
-        self.log.push(Arc::new(Record { key, time, sequence_ack, body }));
+        self.log.push(Arc::new(Record { key: Key { request, ..key }, time, sequence_ack, body }));
     }
 }

@@ -1,7 +1,7 @@
 //! R3, R4 and R7: what becomes of a client's requests.
 
 use super::harness::*;
-use crate::hub::{CommandError, NewSession, SocketEnd};
+use crate::hub::{CommandError, Done, NewSession, SocketEnd};
 use crate::log::{Certainty, Permission};
 use crate::wire::{EventName, Metadata, Payload, PayloadKind, Subprotocol, Upstream};
 
@@ -185,7 +185,7 @@ fn scenario_2_a_forbidden_request_does_not_use_up_its_ack_id() {
     let command = world.change_rule("alice", Permission::SendToGroup, "g", true);
     assert_eq!(world.done.get(&command), None, "not before its record came back");
     world.settle();
-    assert_eq!(world.done[&command], Ok(()));
+    assert_eq!(world.done[&command], Ok(Done::Executed));
     assert_eq!(world.ask_for(&alice, publish(1, "g", "hi")), ["ack 1"]);
     assert_eq!(world.reads(&bob), ["1 hi"]);
 }
@@ -293,7 +293,7 @@ fn a_revocation_holds_from_its_record_on_and_takes_nobody_out_of_a_group() {
     let command = world.change_rule("alice", Permission::JoinLeaveGroup, "g", false);
     world.send(&alice, [join(1, "g")]);
     world.settle();
-    assert_eq!((world.done[&command], world.reads(&alice)), (Ok(()), vec!["ack 1".to_owned()]));
+    assert_eq!((world.done[&command], world.reads(&alice)), (Ok(Done::Executed), vec!["ack 1".to_owned()]));
     assert_eq!(world.ask_for(&alice, leave(2, "g")), ["ack 2 Forbidden"]);
     assert_eq!(world.ask_for(&alice, publish(3, "g", "still in")), ["1 still in", "ack 3"]);
     world.restart();

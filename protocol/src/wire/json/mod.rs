@@ -11,7 +11,7 @@ mod tests;
 
 pub(super) use decode::{decode_downstream, decode_upstream};
 pub(super) use encode::{encode_downstream, encode_message, encode_upstream};
-pub(super) use object::is_payload;
+pub(super) use object::{is_document, is_payload};
 
 use super::PayloadKind;
 

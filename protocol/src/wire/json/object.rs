@@ -142,12 +142,16 @@ pub(super) fn unescape(text: &str) -> Option<Cow<'_, str>> {
     }
 }
 
-/// Whether this may be embedded as the payload of a message: JSON text, not `null`, and not too deep.
+/// Whether a client may publish this as JSON: `null` counts as no payload.
 pub(in crate::wire) fn is_payload(text: &[u8]) -> bool {
+    is_document(text) && text.trim_ascii() != b"null"
+}
+
+/// Whether this may be embedded as the payload of a message: JSON text, and not too deep.
+pub(in crate::wire) fn is_document(text: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(text) else { return false };
-    let not_null = serde_json::from_str::<&RawValue>(text).is_ok_and(|value| value.get() != "null");
     // The object of the message around it is one level.
-    not_null && !nests_deeper(text.as_bytes(), JSON_DEPTH_MAX - 1)
+    serde_json::from_str::<&RawValue>(text).is_ok() && !nests_deeper(text.as_bytes(), JSON_DEPTH_MAX - 1)
 }
 
 /// Whether arrays and objects stand in one another more than `depth_max` deep. Text that is not JSON gets any answer.

@@ -69,7 +69,8 @@ fn append_probes(log: &mut Vec<(Offset, Arc<Record>)>, truth: &Truth, expected: 
             payload: Payload { kind: PayloadKind::Text, bytes: text.clone().into() },
             metadata: Metadata::default(),
         });
-        let record = Record { key: Key { boot, ack: None }, time: Time(0), sequence_ack: None, body };
+        let record =
+            Record { key: Key { boot, ack: None, request: None }, time: Time(0), sequence_ack: None, body };
         log.push((Offset(last + 1 + counter), Arc::new(record)));
         for (member, owed) in expected.iter_mut() {
             if truth.sessions[member].groups.contains(name) {

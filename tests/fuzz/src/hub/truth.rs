@@ -137,6 +137,9 @@ impl Truth {
                 }
             }
             Body::Granted { .. } | Body::Revoked { .. } => {}
+            Body::Sent(_) | Body::Added { .. } | Body::Removed { .. } | Body::Closed { .. } => {
+                unreachable!("no step of this target asks for it");
+            }
             Body::Ended { .. } => {
                 self.sessions.remove(&name);
                 self.ended.insert(name.clone());

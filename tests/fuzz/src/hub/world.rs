@@ -6,8 +6,8 @@ use std::task::Waker;
 
 use bytes::{Bytes, BytesMut};
 use oncewire_protocol::hub::{
-    AppendId, Attachment, CommandId, Hub, HubSettings, Input, NewSession, OpenError, OpenId, Opening, Output,
-    Resuming, RuleChange, Shard, SocketEnd,
+    Action, AppendId, Attachment, Command, CommandId, Hub, HubSettings, Input, NewSession, OpenError, OpenId,
+    Opening, Output, Resuming, Shard, SocketEnd,
 };
 use oncewire_protocol::log::{Body, BootId, Certainty, EndReason, Permission, Record, Time};
 use oncewire_protocol::session::{MemoryBudget, OutboxLimits, Progress, Request, RequestBounds};
@@ -145,8 +145,10 @@ impl World {
                     if join_leave { Permission::JoinLeaveGroup } else { Permission::SendToGroup };
                 let command = CommandId(self.id());
                 self.commands.push(command);
-                let change = RuleChange { command, connection_id, permission, group: group_of(group), allow };
-                self.handle(Input::ChangeRule(change));
+                let group = group_of(group);
+                let action = Action::ChangeRule { connection_id, permission, group, allow };
+                let command = Command { command, request: None, is_strict: false, action };
+                self.handle(Input::Command(Box::new(command)));
             }
             Step::Land { appends } => (0..appends).for_each(|_| self.land()),
             Step::Refuse => {

@@ -1,0 +1,193 @@
+//! What the application asks for: checked, appended, and answered when it has taken effect.
+//!
+//! A request that has a key is executed once: what was executed is in the request window, what is being appended in
+//! the set of pending requests, and a repetition of the latter waits for its outcome (R7, R8).
+
+use super::owner::Purpose;
+use super::request_window::of_id;
+use super::{CommandError, CommandId, Hub, Output};
+use crate::log::{Audience, Body, Permission, RequestKey, Selection, Sent, Time};
+use crate::session::{Seen, group_name_bytes};
+use crate::wire::limits::GROUP_NAMES_BYTES_MAX;
+use crate::wire::{ConnectionId, GroupName};
+
+/// Something that the application asks for.
+#[derive(Debug)]
+pub struct Command {
+    /// The driver's name for it.
+    pub command: CommandId,
+    /// By what a repetition is recognised; none makes it a request of its own.
+    pub request: Option<RequestKey>,
+    /// Whether another request under the same id is refused.
+    pub is_strict: bool,
+    /// What to do.
+    pub action: Action,
+}
+
+/// What a command is about.
+#[derive(Debug, Clone)]
+pub enum Action {
+    /// Send a message.
+    Send(Sent),
+    /// Put sessions into groups; an audience of one connection must exist.
+    Add {
+        /// The sessions.
+        selection: Selection,
+        /// At least one.
+        groups: Vec<GroupName>,
+    },
+    /// Take sessions out of groups.
+    Remove {
+        /// The sessions.
+        selection: Selection,
+        /// All that they are in when there is none.
+        groups: Vec<GroupName>,
+    },
+    /// Close sessions.
+    Close {
+        /// The sessions.
+        selection: Selection,
+        /// Why, for their clients.
+        reason: String,
+    },
+    /// Grant or revoke.
+    ChangeRule {
+        /// The session.
+        connection_id: ConnectionId,
+        /// What it may or may not do.
+        permission: Permission,
+        /// With which group, taken literally.
+        group: GroupName,
+        /// Grant or revoke.
+        allow: bool,
+    },
+}
+
+/// That a command was carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Done {
+    /// Now.
+    Executed,
+    /// Before: it was a repetition, and changed nothing.
+    Repeated,
+}
+
+impl Hub {
+    pub(super) fn command(&mut self, now: Time, command: Command) {
+        let Command { command, request, is_strict, action } = command;
+        if !self.is_live {
+            return self.done(command, Err(CommandError::Unavailable));
+        }
+        if let Some(key) = &request {
+            let time = self.proposer.last_time().max(now);
+            match self.requests.look_up(key, time) {
+                Seen::Duplicate => return self.done(command, Ok(Done::Repeated)),
+                Seen::Mismatch if is_strict => return self.done(command, Err(CommandError::OtherRequest)),
+                Seen::Mismatch | Seen::New => {}
+            }
+            if let Some(waiting) = self.pending_requests.get_mut(&key.name) {
+                return waiting.push(command);
+            }
+            if is_strict && of_id(&self.pending_requests, key.name.id).next().is_some() {
+                return self.done(command, Err(CommandError::OtherRequest));
+            }
+        }
+        if let Err(error) = self.check(&action) {
+            return self.done(command, Err(error));
+        }
+        if let Some(key) = &request {
+            self.pending_requests.insert(key.name, Vec::new());
+        }
+        self.propose(now, action.into(), request, Purpose::Command(command));
+    }
+
+    /// Settles a command whose record has taken effect or is certainly not in the log, and the repetitions that wait
+    /// for it.
+    pub(super) fn command_settled(
+        &mut self,
+        command: CommandId,
+        request: Option<RequestKey>,
+        outcome: Result<(), CommandError>,
+    ) {
+        let repetitions = request.and_then(|key| self.pending_requests.remove(&key.name));
+        self.done(command, outcome.map(|()| Done::Executed));
+        for repetition in repetitions.into_iter().flatten() {
+            self.done(repetition, outcome.map(|()| Done::Repeated));
+        }
+    }
+
+    fn done(&mut self, command: CommandId, outcome: Result<Done, CommandError>) {
+        self.outputs.push_back(Output::CommandDone { command, outcome });
+    }
+
+    /// Refusals, against applied state (R4). Of what is selected in other shards nothing is known here.
+    fn check(&self, action: &Action) -> Result<(), CommandError> {
+        match action {
+            Action::Add { selection, groups } => {
+                if let Audience::Connection(id) = &selection.audience
+                    && self.live_session(id).is_none()
+                {
+                    return Err(CommandError::UnknownConnection);
+                }
+                self.check_room(selection, groups)
+            }
+            Action::ChangeRule { connection_id, permission, group, allow } => {
+                let key = self.live_session(connection_id).ok_or(CommandError::UnknownConnection)?;
+                let pending = self.pending_rule_changes(connection_id, *permission);
+                let permissions = &self.sessions[key].permissions;
+                permissions.check_change(*permission, group, *allow, pending).map_err(Into::into)
+            }
+            Action::Send(_) | Action::Remove { .. } | Action::Close { .. } => Ok(()),
+        }
+    }
+
+    /// Whether a request was executed, and is remembered at this time.
+    pub fn knows(&self, key: &RequestKey, now: Time) -> bool {
+        self.requests.look_up(key, now) == Seen::Duplicate
+    }
+
+    /// Whether this shard's selected sessions have room for more groups.
+    ///
+    /// # Errors
+    /// When one would be in more than it may be in, or in groups with longer names.
+    pub fn check_room(&self, selection: &Selection, groups: &[GroupName]) -> Result<(), CommandError> {
+        let has_room = |key| {
+            let known = &self.sessions[key].groups;
+            let new: std::collections::BTreeSet<_> =
+                groups.iter().filter(|group| !known.contains(*group)).collect();
+            known.len() + new.len() <= self.settings.groups_per_session_max
+                && group_name_bytes(known.iter().chain(new)) <= GROUP_NAMES_BYTES_MAX
+        };
+        if self.selected(selection).into_iter().all(has_room) {
+            Ok(())
+        } else {
+            Err(CommandError::TooManyGroups)
+        }
+    }
+
+    fn pending_rule_changes(&self, of: &ConnectionId, wanted: Permission) -> usize {
+        let is_one = |body: &&Body| match body {
+            Body::Granted { connection_id, permission, .. }
+            | Body::Revoked { connection_id, permission, .. } => connection_id == of && *permission == wanted,
+            _ => false,
+        };
+        self.proposals.values().map(|proposal| proposal.body()).filter(is_one).count()
+    }
+}
+
+impl From<Action> for Body {
+    fn from(action: Action) -> Self {
+        match action {
+            Action::Send(sent) => Self::Sent(sent),
+            Action::Add { selection, groups } => Self::Added { selection, groups },
+            Action::Remove { selection, groups } => Self::Removed { selection, groups },
+            Action::Close { selection, reason } => Self::Closed { selection, reason },
+            Action::ChangeRule { connection_id, permission, group, allow: true } => {
+                Self::Granted { connection_id, permission, group }
+            }
+            Action::ChangeRule { connection_id, permission, group, allow: false } => {
+                Self::Revoked { connection_id, permission, group }
+            }
+        }
+    }
+}

@@ -1,0 +1,386 @@
+//! What the application asks for.
+
+use super::harness::*;
+use crate::filter::Filter;
+use crate::hub::{Action, CommandError, Done, HubSettings, NewSession, OpenError};
+use crate::log::{Audience, Certainty, Permission, RequestKey, RequestName, Selection, Sent};
+use crate::session::OutboxLimits;
+use crate::wire::{ConnectionId, GroupName, Subprotocol, UserId};
+
+fn all() -> Selection {
+    Selection::whole(Audience::All)
+}
+
+fn to_group(name: &str) -> Selection {
+    Selection::whole(Audience::Group(group(name)))
+}
+
+fn to_user(id: &str) -> Selection {
+    Selection::whole(Audience::User(UserId::new(id)))
+}
+
+fn to_connection(id: &str) -> Selection {
+    Selection::whole(Audience::Connection(ConnectionId::new(id)))
+}
+
+fn filtered(selection: Selection, filter: &str) -> Selection {
+    Selection { filter: Some(Filter::parse(filter).unwrap()), ..selection }
+}
+
+fn without(selection: Selection, ids: &[&str]) -> Selection {
+    Selection { excluded: ids.iter().map(|id| ConnectionId::new(id)).collect(), ..selection }
+}
+
+fn add(selection: Selection, names: &[&str]) -> Action {
+    Action::Add { selection, groups: names.iter().map(|name| group(name)).collect() }
+}
+
+fn remove(selection: Selection, names: &[&str]) -> Action {
+    Action::Remove { selection, groups: names.iter().map(|name| group(name)).collect() }
+}
+
+fn close(selection: Selection, reason: &str) -> Action {
+    Action::Close { selection, reason: reason.to_owned() }
+}
+
+fn request(id: u128, fingerprint: u128) -> Option<RequestKey> {
+    Some(RequestKey { name: RequestName { id, fingerprint }, window_seconds: 60, window_requests: 100 })
+}
+
+/// Opens sessions of users, each in some groups.
+fn open_all(world: &mut World, sessions: &[(&str, &str, &[&str])]) -> Vec<Client> {
+    let open = |(id, user, groups): &(&str, &str, &[&str])| {
+        let new = NewSession {
+            groups: groups.iter().map(|name| group(name)).collect(),
+            ..opening_on(id, Subprotocol::JsonReliable, user)
+        };
+        let client = world.open_with(new);
+        assert_eq!(world.reads(&client), ["connected"]);
+        client
+    };
+    sessions.iter().map(open).collect()
+}
+
+fn three(world: &mut World) -> [Client; 3] {
+    let sessions = open_all(world, &[("a", "ann", &["g"]), ("b", "bob", &["g", "h"]), ("c", "ann", &[])]);
+    sessions.try_into().ok().unwrap()
+}
+
+fn read_by(world: &World, clients: &[Client]) -> Vec<String> {
+    let mut read = Vec::new();
+    for client in clients {
+        read.extend(world.reads(client).iter().map(|text| format!("{} {text}", client.id)));
+    }
+    read
+}
+
+#[test]
+fn a_message_reaches_the_audience_that_the_filter_selects_without_the_excluded() {
+    let mut world = World::new();
+    let clients = three(&mut world);
+    for (selection, receivers) in [
+        (all(), "abc"),
+        (to_group("g"), "ab"),
+        (to_group("none"), ""),
+        (to_user("ann"), "ac"),
+        (to_user("nobody"), ""),
+        (to_connection("b"), "b"),
+        (to_connection("nobody"), ""),
+        (without(all(), &["b", "b", "nobody"]), "ac"),
+        (without(to_connection("b"), &["b"]), ""),
+        (filtered(all(), "userId eq 'ann'"), "ac"),
+        (filtered(to_group("g"), "'h' in groups"), "b"),
+        (filtered(to_user("ann"), "length(groups) eq 0"), "c"),
+        (without(filtered(all(), "startswith(protocol,'json.')"), &["c"]), "ab"),
+    ] {
+        world.sends(selection.clone(), "m");
+        let read = read_by(&world, &clients);
+        let got: String = read.iter().map(|line| line.split(' ').next().unwrap()).collect();
+        assert_eq!(got, receivers, "{selection:?}");
+    }
+}
+
+#[test]
+fn r11_messages_of_the_application_have_sequence_ids_and_come_back_after_a_restart() {
+    let mut world = World::new();
+    let clients = three(&mut world);
+    world.sends(all(), "one");
+    world.sends(filtered(to_user("ann"), "'g' in groups"), "two");
+    world.sends(to_group("g"), "three");
+    let before = read_by(&world, &clients);
+    assert_eq!(before, ["a 1 one", "a 2 two", "a 3 three", "b 1 one", "b 2 three", "c 1 one"]);
+    world.restart();
+    let clients: Vec<Client> = clients.iter().map(|client| world.resume(client)).collect();
+    assert_eq!(read_by(&world, &clients), before);
+}
+
+#[test]
+fn r3_nobody_gets_a_message_before_it_is_in_the_log() {
+    let mut world = World::new();
+    let clients = three(&mut world);
+    let command = world.command(send(all(), "m"));
+    assert_eq!((world.done.get(&command), read_by(&world, &clients)), (None, vec![]));
+    world.settle();
+    assert_eq!(world.done[&command], Ok(Done::Executed));
+    assert_eq!(read_by(&world, &clients).len(), 3);
+}
+
+#[test]
+fn a_message_that_is_certainly_not_stored_is_unavailable_and_one_in_doubt_is_tried_again() {
+    let mut world = World::new();
+    let clients = three(&mut world);
+    let failed = world.command(send(all(), "lost"));
+    world.fail(Certainty::Definite);
+    assert_eq!(world.done[&failed], Err(CommandError::Unavailable));
+    let in_doubt = world.command(send(to_connection("a"), "twice"));
+    world.fail_but_store();
+    world.wait_ms(1_000);
+    world.settle();
+    assert_eq!(world.done[&in_doubt], Ok(Done::Executed));
+    assert_eq!(read_by(&world, &clients), ["a 1 twice"]);
+}
+
+#[test]
+fn a_full_outbox_ends_its_session_whoever_filled_it() {
+    let limits = OutboxLimits { messages_max: 2, bytes_max: 1000 };
+    let mut world = World::with(HubSettings { outbox: limits, ..settings() }, usize::MAX);
+    let client = world.open("a");
+    (0..3).for_each(|_| world.sends(all(), "m"));
+    assert_eq!(world.reads(&client).last().unwrap(), "close 1008");
+    assert_eq!(world.hub.sessions(), 0);
+}
+
+#[test]
+fn membership_changes_for_all_that_are_selected_at_that_time() {
+    let mut world = World::new();
+    let clients = three(&mut world);
+    let groups_of = |world: &World, client: &Client| -> Vec<String> {
+        let session = &world.hub.sessions[world.hub.by_connection_id[&client.id]];
+        session.groups.iter().map(GroupName::to_string).collect()
+    };
+    let all_groups =
+        |world: &World| clients.iter().map(|client| groups_of(world, client).concat()).collect::<Vec<_>>();
+    for (action, expected) in [
+        (add(filtered(all(), "length(groups) lt 2"), &["x", "y"]), ["gxy", "gh", "xy"]),
+        (add(to_connection("b"), &["x", "g"]), ["gxy", "ghx", "xy"]),
+        (remove(filtered(all(), "'x' in groups"), &["x", "h", "none"]), ["gy", "g", "y"]),
+        (add(to_user("ann"), &["z"]), ["gyz", "g", "yz"]),
+        (remove(to_connection("a"), &[]), ["", "g", "yz"]),
+        (remove(to_user("ann"), &[]), ["", "g", ""]),
+        (remove(to_connection("nobody"), &["g"]), ["", "g", ""]),
+    ] {
+        let command = world.command(action.clone());
+        world.settle();
+        assert_eq!(world.done[&command], Ok(Done::Executed), "{action:?}");
+        assert_eq!(all_groups(&world), expected, "{action:?}");
+    }
+    assert!(!world.hub.has(&Audience::Group(group("x"))) && world.hub.has(&Audience::Group(group("g"))));
+    world.restart();
+    assert_eq!(all_groups(&world), ["", "g", ""]);
+    assert_eq!(read_by(&world, &clients), [] as [&str; 0], "nothing is sent to the clients");
+}
+
+#[test]
+fn r4_more_groups_than_a_session_may_be_in_are_refused_before() {
+    let mut world = World::with(HubSettings { groups_per_session_max: 3, ..settings() }, usize::MAX);
+    let _clients = three(&mut world);
+    let done = |world: &mut World, action| {
+        let command = world.command(action);
+        world.settle();
+        world.done[&command]
+    };
+    assert_eq!(
+        done(&mut world, add(all(), &["g", "x", "y"])),
+        Err(CommandError::TooManyGroups),
+        "b would have four"
+    );
+    assert!(!world.hub.has(&Audience::Group(group("x"))), "nobody was added");
+    assert_eq!(done(&mut world, add(all(), &["g", "h", "x"])), Ok(Done::Executed));
+    assert_eq!(done(&mut world, add(to_connection("b"), &["y"])), Err(CommandError::TooManyGroups));
+    assert_eq!(done(&mut world, add(to_connection("nobody"), &["y"])), Err(CommandError::UnknownConnection));
+}
+
+#[test]
+fn a_closed_client_gets_what_was_sent_before_then_the_reason_and_can_never_resume() {
+    let mut world = World::new();
+    let [a, b, c] = three(&mut world);
+    world.lose(&c);
+    world.sends(all(), "last");
+    let command = world.command(close(without(all(), &["b"]), "maintenance"));
+    world.settle();
+    assert_eq!(world.done[&command], Ok(Done::Executed));
+    let told = "disconnected Application server closed the connection. Reason: maintenance";
+    assert_eq!(world.reads(&a), ["1 last", told, "close 1000"]);
+    assert_eq!(world.reads(&b), ["1 last"]);
+    assert_eq!((world.refusal(&a), world.refusal(&c)), (OpenError::Refused, OpenError::Refused));
+    world.restart();
+    assert_eq!((world.refusal(&c), world.hub.sessions()), (OpenError::Refused, 1));
+}
+
+#[test]
+fn a_close_without_a_reason_and_of_a_raw_client() {
+    let mut world = World::new();
+    let a = world.open("a");
+    let raw = world.open_with(opening_on("raw", Subprotocol::Raw, "u"));
+    let before = world.open("late");
+    world.command(close(without(all(), &["late"]), ""));
+    world.settle();
+    assert_eq!(world.reads(&a), ["disconnected Application server closed the connection.", "close 1000"]);
+    assert_eq!(world.reads(&raw), ["close 1000"]);
+    assert_eq!(world.reads(&before), [] as [&str; 0]);
+}
+
+#[test]
+fn r8_a_repeated_request_is_executed_once_also_after_a_restart() {
+    let mut world = World::new();
+    let clients = three(&mut world);
+    let ask = |world: &mut World, key, text| {
+        let command = world.request(send(to_connection("a"), text), key, false);
+        world.settle();
+        world.done[&command]
+    };
+    assert_eq!(ask(&mut world, request(1, 1), "one"), Ok(Done::Executed));
+    assert_eq!(ask(&mut world, request(1, 1), "one"), Ok(Done::Repeated));
+    assert_eq!(ask(&mut world, request(1, 2), "other body"), Ok(Done::Executed));
+    assert_eq!(ask(&mut world, None, "no id"), Ok(Done::Executed));
+    world.restart();
+    assert_eq!(ask(&mut world, request(1, 1), "one"), Ok(Done::Repeated));
+    let a = world.resume(&clients[0]);
+    assert_eq!(world.reads(&a), ["1 one", "2 other body", "3 no id"]);
+    world.now = world.now.plus_ms(59_999);
+    assert_eq!(ask(&mut world, request(1, 1), "one"), Ok(Done::Repeated));
+    world.now = world.now.plus_ms(1);
+    assert_eq!(ask(&mut world, request(1, 1), "one"), Ok(Done::Executed), "its time is over");
+    assert_eq!(world.reads(&a), ["4 one"]);
+}
+
+#[test]
+fn r7_a_repetition_waits_for_the_outcome_of_its_original() {
+    let mut world = World::new();
+    let clients = three(&mut world);
+    let [first, second] = [0, 1].map(|_| world.request(send(to_connection("a"), "m"), request(1, 1), false));
+    assert_eq!((world.done.get(&first), world.done.get(&second), world.waiting()), (None, None, 1));
+    world.fail(Certainty::Definite);
+    assert_eq!([world.done[&first], world.done[&second]], [Err(CommandError::Unavailable); 2]);
+    let [third, fourth] = [0, 1].map(|_| world.request(send(to_connection("a"), "m"), request(1, 1), false));
+    world.settle();
+    assert_eq!([world.done[&third], world.done[&fourth]], [Ok(Done::Executed), Ok(Done::Repeated)]);
+    assert_eq!(read_by(&world, &clients), ["a 1 m"]);
+}
+
+#[test]
+fn another_request_under_a_used_id_is_refused_where_that_is_strict() {
+    let mut world = World::new();
+    let _clients = three(&mut world);
+    let pending = world.request(send(all(), "m"), request(1, 1), true);
+    let too_early = world.request(send(all(), "n"), request(1, 2), true);
+    assert_eq!(world.done[&too_early], Err(CommandError::OtherRequest));
+    world.settle();
+    let late = world.request(send(all(), "n"), request(1, 2), true);
+    assert_eq!(
+        (world.done[&pending], world.done[&late]),
+        (Ok(Done::Executed), Err(CommandError::OtherRequest))
+    );
+    let repeated = world.request(send(all(), "m"), request(1, 1), true);
+    assert_eq!((world.done[&repeated], world.waiting()), (Ok(Done::Repeated), 0));
+}
+
+#[test]
+fn a_refused_command_is_not_remembered_under_its_id() {
+    let mut world = World::new();
+    let refused = world.request(add(to_connection("a"), &["g"]), request(1, 1), false);
+    assert_eq!(world.done[&refused], Err(CommandError::UnknownConnection));
+    world.open("a");
+    let again = world.request(add(to_connection("a"), &["g"]), request(1, 1), false);
+    world.settle();
+    assert_eq!(world.done[&again], Ok(Done::Executed));
+}
+
+#[test]
+fn sessions_without_a_socket_exist_and_those_about_to_end_do_not() {
+    let mut world = World::new();
+    let [a, b, _c] = three(&mut world);
+    world.lose(&a);
+    let id = |id: &str| Audience::Connection(ConnectionId::new(id));
+    let user = |id: &str| Audience::User(UserId::new(id));
+    for (audience, exists) in [(id("a"), true), (user("ann"), true), (user("bob"), true), (id("x"), false)] {
+        assert_eq!(world.hub.has(&audience), exists, "{audience:?}");
+    }
+    world.close(&b, crate::hub::SocketEnd::ClosedForGood);
+    assert!(
+        !world.hub.has(&id("b"))
+            && !world.hub.has(&user("bob"))
+            && !world.hub.has(&Audience::Group(group("h")))
+    );
+    let refused = world.command(add(to_connection("b"), &["x"]));
+    assert_eq!(world.done[&refused], Err(CommandError::UnknownConnection));
+}
+
+#[test]
+fn members_are_listed_by_their_ids_behind_any_id() {
+    let mut world = World::new();
+    let ids: Vec<String> = (0..10).map(|n| format!("c{}", (n * 7) % 10)).collect();
+    for id in &ids {
+        world.open_in(id, &["g"]);
+    }
+    world.open("other");
+    let page = |behind: Option<&str>, count| -> Vec<String> {
+        let behind = behind.map(ConnectionId::new);
+        let members = world.hub.members(&group("g"), behind.as_ref(), count);
+        members.iter().map(|member| member.connection_id.to_string()).collect()
+    };
+    assert_eq!(page(None, 3), ["c0", "c1", "c2"]);
+    assert_eq!(page(Some("c2"), 3), ["c3", "c4", "c5"]);
+    assert_eq!(page(Some("c55"), 100), ["c6", "c7", "c8", "c9"]);
+    assert_eq!(page(Some("c9"), 3), [] as [&str; 0]);
+    assert!(world.hub.members(&group("none"), None, 3).is_empty());
+}
+
+#[test]
+fn permissions_are_told_with_roles_and_rules_together() {
+    let mut world = World::new();
+    world.open_with(opening_as("a", &["webpubsub.sendToGroups.g*"]));
+    let id = ConnectionId::new("a");
+    let may = |world: &World, name| world.hub.allows(&id, Permission::SendToGroup, &group(name));
+    assert!(may(&world, "g1") && !may(&world, "h"));
+    for (name, allow) in [("g1", false), ("h", true)] {
+        world.change_rule("a", Permission::SendToGroup, name, allow);
+    }
+    world.settle();
+    assert!(!may(&world, "g1") && may(&world, "g2") && may(&world, "h"));
+    assert!(!world.hub.allows(&ConnectionId::new("nobody"), Permission::SendToGroup, &group("h")));
+}
+
+#[test]
+fn what_is_asked_before_the_boot_is_unavailable() {
+    let mut world = World::new();
+    world.start();
+    let command = world.request(send(all(), "m"), request(1, 1), false);
+    assert_eq!(world.done[&command], Err(CommandError::Unavailable));
+}
+
+#[test]
+fn r5_a_message_lives_until_its_time_is_over_for_a_slow_reader_a_detached_one_and_after_a_restart() {
+    let mut world = World::new();
+    let [slow, detached, _c] = three(&mut world);
+    world.lose(&detached);
+    let with_ttl = |ttl_seconds, text| match send(to_group("g"), text) {
+        Action::Send(sent) => Action::Send(Sent { ttl_seconds, ..sent }),
+        other => other,
+    };
+    for (ttl_seconds, text) in [(10, "ten"), (11, "eleven"), (0, "for ever")] {
+        world.command(with_ttl(ttl_seconds, text));
+        world.settle();
+    }
+    world.now = world.now.plus_ms(9_999);
+    let early = world.resume(&detached);
+    assert_eq!(world.reads(&early), ["1 ten", "2 eleven", "3 for ever"]);
+    world.now = world.now.plus_ms(1);
+    assert_eq!(world.reads(&slow), ["2 eleven", "3 for ever"]);
+    world.restart();
+    let detached = world.resume(&detached);
+    assert_eq!(world.reads(&detached), ["2 eleven", "3 for ever"]);
+    world.now = world.now.plus_ms(1_000);
+    let detached = world.resume(&detached);
+    assert_eq!(world.reads(&detached), ["3 for ever"]);
+}

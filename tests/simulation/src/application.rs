@@ -1,0 +1,214 @@
+//! The application: what it asks the gateway for, with the habits of its SDKs. A request whose answer is lost, or that
+//! could not be stored, is sent again under the same id; and so is, now and then, one that was answered.
+//!
+//! To the checker a request that sends is a publisher of its own. What goes to the sessions in a group is a publish to
+//! the group, whether the group was named or a filter selected it.
+
+use oncewire_protocol::filter::Filter;
+use oncewire_protocol::hub::{Action, Command, CommandError, CommandId, Done, Input};
+use oncewire_protocol::log::{Audience, Permission, RequestKey, RequestName, Selection, Sent};
+use oncewire_protocol::wire::{
+    ConnectionId, GroupName, Message, Metadata, Payload, PayloadKind, Sender, Upstream,
+};
+use oncewire_recorder::{acked, opened};
+
+use crate::Failure;
+use crate::coverage::Path;
+use crate::honest::payload;
+use crate::world::{Event, World};
+
+/// The only ack id of a publisher.
+const ACK_ID: u64 = 1;
+
+/// A request that is not answered, or is going to be sent once more.
+pub struct Asked {
+    hub: usize,
+    action: Action,
+    key: RequestKey,
+    /// The publisher and its publish, as the checker sees them.
+    publish: Option<(String, Upstream)>,
+    is_answered: bool,
+}
+
+impl World {
+    /// The application asks for something new.
+    pub(crate) fn ask_application(&mut self) {
+        let hub = self.random.index(self.hubs.len());
+        self.next_asked += 1;
+        let number = self.next_asked;
+        let (action, publish) = if self.random.permille(120) {
+            // Names are known before sessions are opened, and closing nobody says nothing.
+            let Some(connection_id) = self.recent_session(hub).filter(|id| self.exists(hub, id)) else {
+                return;
+            };
+            self.closed_by_application.insert(connection_id.to_string());
+            let selection = Selection::whole(Audience::Connection(connection_id));
+            (Action::Close { selection, reason: "weather".to_owned() }, None)
+        } else {
+            let (sent, publish) = self.message_of_application();
+            let name = format!("application-{number}");
+            let event = opened(&name, self.hubs[hub].name, false, &[], false);
+            self.record(event);
+            (Action::Send(sent), Some((name, publish)))
+        };
+        let key = RequestKey {
+            name: RequestName { id: u128::from(number), fingerprint: 0 },
+            window_seconds: 1_000_000,
+            window_requests: 10_000,
+        };
+        self.asked.insert(number, Asked { hub, action, key, publish, is_answered: false });
+        self.ask_again(number);
+    }
+
+    fn message_of_application(&mut self) -> (Sent, Upstream) {
+        let group = self.random_group();
+        let marker = self.fresh_marker();
+        let mut payload = payload(&mut self.random, &marker, 10);
+        let selection = if self.random.permille(500) {
+            Selection::whole(Audience::Group(group.clone()))
+        } else {
+            self.note(Path::Filtered);
+            // Its receivers see no group, so the recorder has to find it in the message.
+            let text = format!("#{marker}#{group}");
+            payload = Payload { kind: PayloadKind::Text, bytes: text.into() };
+            let filter = Filter::parse(&format!("'{group}' in groups and not (connectionId eq null)")).ok();
+            Selection { filter, ..Selection::whole(Audience::All) }
+        };
+        let ttl_seconds = if self.random.permille(100) { self.random.within((1, 5)) as u16 } else { 0 };
+        let publish = Upstream::SendToGroup {
+            group,
+            payload: payload.clone(),
+            metadata: Metadata::default(),
+            ack_id: Some(ACK_ID),
+            no_echo: false,
+            ttl_seconds,
+        };
+        (Sent { selection, ttl_seconds, payload, metadata: Metadata::default() }, publish)
+    }
+
+    /// Sends a request, for the first time or again.
+    pub(crate) fn ask_again(&mut self, number: u64) {
+        let Some(asked) = self.asked.get(&number) else { return };
+        if !self.is_up {
+            return self.schedule_in((50, 1_000), Event::AskAgain { number });
+        }
+        let (hub, action, key) = (asked.hub, asked.action.clone(), asked.key);
+        if let Some((name, publish)) = &asked.publish
+            && let Some(event) = self.recorder.request(self.now_us, name, publish)
+        {
+            self.record(event);
+        }
+        let shard = match &action {
+            Action::Close { selection: Selection { audience: Audience::Connection(id), .. }, .. } => {
+                self.hubs[hub].shard_of(id)
+            }
+            _ => number as usize % self.hubs[hub].shards.len(),
+        };
+        self.command(hub, shard, Some(number), Some(key), action);
+    }
+
+    /// The application changes a permission of some session.
+    pub(crate) fn change_rule(&mut self) {
+        let hub = self.random.index(self.hubs.len());
+        let Some(connection_id) = self.recent_session(hub).filter(|_| self.is_up) else { return };
+        let allow = self.random.permille(600);
+        self.note(if allow { Path::RuleGranted } else { Path::RuleRevoked });
+        let permission = self.random.pick(&[Permission::JoinLeaveGroup, Permission::SendToGroup]);
+        let group = self.random_group();
+        let shard = self.hubs[hub].shard_of(&connection_id);
+        self.command(hub, shard, None, None, Action::ChangeRule { connection_id, permission, group, allow });
+    }
+
+    fn exists(&self, hub: usize, connection_id: &ConnectionId) -> bool {
+        let shard = self.hubs[hub].shards.get(self.hubs[hub].shard_of(connection_id));
+        shard.is_some_and(|shard| shard.hub.has(&Audience::Connection(connection_id.clone())))
+    }
+
+    fn recent_session(&mut self, hub: usize) -> Option<ConnectionId> {
+        let known = self.hubs[hub].known.len();
+        let back = self.random.index(known.clamp(1, 8));
+        self.hubs[hub].known.get(known.checked_sub(1 + back)?).cloned()
+    }
+
+    fn command(
+        &mut self,
+        hub: usize,
+        shard: usize,
+        asked: Option<u64>,
+        request: Option<RequestKey>,
+        action: Action,
+    ) {
+        self.next_command += 1;
+        self.commands.insert(self.next_command, asked);
+        let command = Command { command: CommandId(self.next_command), request, is_strict: false, action };
+        self.send(hub, shard, Input::Command(Box::new(command)), None);
+    }
+
+    /// A shard has answered a command.
+    pub(crate) fn command_done(
+        &mut self,
+        hub: usize,
+        shard: usize,
+        command: u64,
+        outcome: Result<Done, CommandError>,
+    ) {
+        let Some(number) = self.commands.remove(&command).flatten() else { return };
+        let Some(asked) = self.asked.get_mut(&number) else { return };
+        match outcome {
+            Err(_) => return self.schedule_in((20, 500), Event::AskAgain { number }),
+            Ok(Done::Executed) => {}
+            Ok(Done::Repeated) => self.coverage.note(Path::RequestRepeated),
+        }
+        let is_first = !std::mem::replace(&mut asked.is_answered, true);
+        let closed = match &asked.action {
+            Action::Close { selection, .. } if outcome == Ok(Done::Executed) => {
+                Some(selection.audience.clone())
+            }
+            _ => None,
+        };
+        let publisher = asked.publish.as_ref().map(|(name, _)| name.clone()).filter(|_| is_first);
+        if let Some(audience) = closed {
+            self.note(Path::ClosedByApplication);
+            if self.hubs[hub].shards[shard].hub.has(&audience) {
+                self.fail(Failure::Driver(format!("{audience:?} is there after it was closed")));
+            }
+        }
+        if let Some(name) = publisher {
+            let event = acked(&name, ACK_ID, None);
+            self.record(event);
+        }
+        if self.random.permille(300) {
+            self.schedule_in((0, 3_000), Event::AskAgain { number });
+        } else {
+            self.asked.remove(&number);
+        }
+    }
+
+    /// Answers that the process owed are lost with it.
+    pub(crate) fn lose_answers(&mut self) {
+        for number in std::mem::take(&mut self.commands).into_values().flatten() {
+            self.schedule_in((50, 1_000), Event::AskAgain { number });
+        }
+    }
+
+    /// With the history all that was done is forgotten: a repetition would do it again.
+    pub(crate) fn forget_answered(&mut self) {
+        self.asked.retain(|_, asked| !asked.is_answered);
+    }
+}
+
+/// A message as a publish to a group, also where the application has selected the group by a filter.
+pub(crate) fn as_published(mut message: Message) -> Message {
+    if message.sender == Sender::Server {
+        let name = message
+            .payload
+            .bytes
+            .rsplit(|byte| *byte == b'#')
+            .next()
+            .and_then(|n| std::str::from_utf8(n).ok());
+        if let Some(group) = name.and_then(|name| GroupName::new(name).ok()) {
+            message.sender = Sender::Group { group, user_id: None };
+        }
+    }
+    message
+}
