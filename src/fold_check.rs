@@ -39,7 +39,7 @@ pub fn sessions_after_fold(
         if let Found::Record(offset, record) = found
             && Some(offset) > applied
         {
-            let (at, record) = (record.time, Arc::new(record));
+            let (at, record) = (record.time, Arc::from(record));
             for shard in &mut shards {
                 shard.handle(at, Input::Records(vec![(offset, Arc::clone(&record))]));
             }

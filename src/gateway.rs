@@ -11,11 +11,12 @@ use oncewire_protocol::wire::HubName;
 use tokio::net::TcpListener;
 
 use crate::admin::{self, Readiness};
-use crate::auth::{AccessKeyError, AccessKeys, ReconnectionTokens};
+use crate::auth::{AccessKeyError, AccessKeys, ContinuationTokens, ReconnectionTokens};
 use crate::config::{Config, Scheme, Secret, Store as ConfiguredStore};
 use crate::demo::{self, Demo};
 use crate::edge::{self, Edge, Faults, Tls, TlsError};
 use crate::engine::Engine;
+use crate::rest::{self, Rest};
 use crate::store::{EmbeddedStore, MemoryStore, Store, StoreError};
 
 /// Why the gateway could not start.
@@ -203,6 +204,12 @@ impl Gateway {
         engine.start_kept_hubs().await?;
         let readiness = Readiness::default();
         let operations = admin::router(readiness.clone());
+        let operations = operations.merge(rest::router(Rest {
+            config: Arc::clone(&self.config),
+            access_keys: self.access_keys.clone(),
+            continuation_tokens: ContinuationTokens::new(self.storage.reconnection_secret),
+            engine: self.engine.clone(),
+        }));
         let faults = self.config.demo.then(|| Faults::new(demo::HUB));
         let operations = match &faults {
             None => operations,

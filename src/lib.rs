@@ -12,12 +12,13 @@
 //! | [`engine`] | inputs in, outputs out; who owns what | WebSocket frames, HTTP types, file formats |
 //! | [`store`] | append, tail, trim, checkpoint, durability | sessions, groups, JSON, sockets |
 //! | [`demo`] | the demo page, who may use it, what its buttons do | sessions, stores, how a fault is made on a socket |
+//! | [`rest`] | the data-plane REST API: its HTTP shapes and error table | shards' insides, sockets |
 //! | [`admin`] | the health operation, whether the gateway takes work | hubs, sessions, tokens |
 //! | [`auth`] | keys and tokens | what a permission is used for |
 //! | [`config`] | every key with its unit, default, cost and danger | what a setting does to the part that takes it |
 //! | [`telemetry`] | the log's filter and formats | what is logged |
 //!
-//! Imports run one way only: `main -> demo -> {edge, admin} -> engine -> store -> oncewire_protocol`. `auth`,
+//! Imports run one way only: `main -> demo -> {edge, rest, admin} -> engine -> store -> oncewire_protocol`. `auth`,
 //! `config` and `telemetry` are leaves: they import no other room. [`gateway`] puts the rooms together.
 
 pub mod admin;
@@ -27,5 +28,6 @@ pub mod demo;
 pub mod edge;
 pub mod engine;
 pub mod gateway;
+pub mod rest;
 pub mod store;
 pub mod telemetry;

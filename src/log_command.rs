@@ -148,5 +148,9 @@ fn kind(body: &Body) -> &'static str {
         Body::Granted { .. } => "permissions granted",
         Body::Revoked { .. } => "permissions revoked",
         Body::Ended { .. } => "sessions ended",
+        Body::Sent(_) => "messages of the application",
+        Body::Added { .. } => "additions to groups",
+        Body::Removed { .. } => "removals from groups",
+        Body::Closed { .. } => "closes by the application",
     }
 }

@@ -21,7 +21,8 @@ const GATEWAY_IMPORTS: &[(&str, &[&str])] = &[
     ("demo", &["auth", "config", "edge", "engine"]),
     ("edge", &["admin", "auth", "config", "engine", "telemetry"]),
     ("engine", &["config", "store", "telemetry"]),
-    ("gateway", &["admin", "auth", "config", "demo", "edge", "engine", "store"]),
+    ("gateway", &["admin", "auth", "config", "demo", "edge", "engine", "rest", "store"]),
+    ("rest", &["admin", "auth", "config", "engine"]),
     ("store", &["config", "telemetry"]),
     ("telemetry", &[]),
 ];
@@ -29,9 +30,10 @@ const GATEWAY_IMPORTS: &[(&str, &[&str])] = &[
 /// What each room of the protocol crate may import of the others.
 const PROTOCOL_IMPORTS: &[(&str, &[&str])] = &[
     ("client", &["wire"]),
-    ("hub", &["log", "session", "wire"]),
-    ("log", &["wire"]),
-    ("session", &["log", "wire"]),
+    ("filter", &[]),
+    ("hub", &["filter", "log", "session", "wire"]),
+    ("log", &["filter", "wire"]),
+    ("session", &["filter", "log", "wire"]),
     ("wire", &[]),
 ];
 
@@ -47,6 +49,7 @@ const PROTOCOL_DEPENDENCIES: &[&str] = &[
     "serde_json",
     "slotmap",
     "thiserror",
+    "winnow",
     "xxhash-rust",
 ];
 

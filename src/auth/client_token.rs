@@ -1,11 +1,11 @@
-//! Client access tokens: JSON web tokens, signed with an access key by HMAC-SHA256 (`HS256`).
+//! Access tokens, of clients and of applications: JSON web tokens, signed with an access key by HMAC-SHA256 (`HS256`).
 
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Algorithm, Header, Validation};
 use serde::{Deserialize, Serialize};
 use url::Url;
 
-use super::{AccessKeys, AudienceContext};
+use super::{AccessKeys, AudienceContext, RestAudience};
 
 /// How far the clocks of the signer and of this gateway may differ, in seconds. A token is good up to this long after
 /// its `exp` and from this long before its `nbf`.
@@ -88,21 +88,7 @@ impl AccessKeys {
         audience: &AudienceContext<'_>,
         now_unix_seconds: u64,
     ) -> Result<ClientClaims, TokenError> {
-        let claims = self.verify_signature(token)?;
-        // Both times may be fractional; below 2^53 the conversion is exact.
-        let now = now_unix_seconds as f64;
-        let skew = CLOCK_SKEW_SECONDS as f64;
-        match claims.exp {
-            None => return Err(TokenError::NoExpiry),
-            Some(exp) if now > exp + skew => return Err(TokenError::Expired),
-            Some(_) => {}
-        }
-        if claims.nbf.is_some_and(|nbf| nbf > now + skew) {
-            return Err(TokenError::NotYetValid);
-        }
-        if !OneOrMany::list(claims.aud).iter().any(|aud| audience.accepts(aud)) {
-            return Err(TokenError::WrongAudience);
-        }
+        let claims = self.verify_claims(token, |aud| audience.accepts(aud), now_unix_seconds)?;
         let named = |user: &String| !user.is_empty();
         Ok(ClientClaims {
             user_id: claims.sub.filter(named).or(claims.name_identifier.filter(named)),
@@ -145,6 +131,44 @@ impl AccessKeys {
         url.set_scheme(scheme).map_err(|()| SignError::BadEndpoint)?;
         url.query_pairs_mut().append_pair("access_token", &token);
         Ok(url)
+    }
+
+    /// Checks a token of the application for one request of the data-plane REST API. What it says beside its audience and
+    /// its time counts for nothing: whoever has an access key may do everything.
+    ///
+    /// # Errors
+    /// As for a client token.
+    pub fn verify_rest_token(
+        &self,
+        token: &str,
+        audience: &RestAudience<'_>,
+        now_unix_seconds: u64,
+    ) -> Result<(), TokenError> {
+        self.verify_claims(token, |aud| audience.accepts(aud), now_unix_seconds).map(drop)
+    }
+
+    fn verify_claims(
+        &self,
+        token: &str,
+        accepts: impl Fn(&str) -> bool,
+        now_unix_seconds: u64,
+    ) -> Result<ReceivedClaims, TokenError> {
+        let claims = self.verify_signature(token)?;
+        // Both times may be fractional; below 2^53 the conversion is exact.
+        let now = now_unix_seconds as f64;
+        let skew = CLOCK_SKEW_SECONDS as f64;
+        match claims.exp {
+            None => return Err(TokenError::NoExpiry),
+            Some(exp) if now > exp + skew => return Err(TokenError::Expired),
+            Some(_) => {}
+        }
+        if claims.nbf.is_some_and(|nbf| nbf > now + skew) {
+            return Err(TokenError::NotYetValid);
+        }
+        if !claims.aud.iter().flat_map(OneOrMany::iter).any(|aud| accepts(aud)) {
+            return Err(TokenError::WrongAudience);
+        }
+        Ok(claims)
     }
 
     fn verify_signature(&self, token: &str) -> Result<ReceivedClaims, TokenError> {
@@ -220,6 +244,13 @@ enum OneOrMany {
 }
 
 impl OneOrMany {
+    fn iter(&self) -> impl Iterator<Item = &String> {
+        match self {
+            Self::One(value) => std::slice::from_ref(value).iter(),
+            Self::Many(values) => values.iter(),
+        }
+    }
+
     fn list(claim: Option<Self>) -> Vec<String> {
         match claim {
             None => Vec::new(),

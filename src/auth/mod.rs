@@ -10,10 +10,14 @@
 
 mod audience;
 mod client_token;
+mod continuation;
 mod keys;
 mod reconnection;
+mod rest_audience;
 
 pub use audience::AudienceContext;
 pub use client_token::{CLOCK_SKEW_SECONDS, ClientClaims, ClientGrant, SignError, TokenError};
+pub use continuation::ContinuationTokens;
 pub use keys::{ACCESS_KEY_BYTES_MIN, AccessKeyError, AccessKeys, KeyName};
 pub use reconnection::{RECONNECTION_TOKEN_VALIDITY_SECONDS, ReconnectionError, ReconnectionTokens};
+pub use rest_audience::RestAudience;

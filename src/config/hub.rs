@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{Config, Durability, Store};
+use super::{Config, Durability, Idempotency, Store};
 
 /// What `[hubs."name"]` sets. What it leaves out is taken from the general key of the same name in [`Config`], which
 /// also documents it.
@@ -24,6 +24,12 @@ pub struct HubOverrides {
     pub ack_window_ids: Option<usize>,
     /// See [`Config::websocket_ping_seconds`].
     pub websocket_ping_seconds: Option<u64>,
+    /// See [`Config::idempotency`].
+    pub idempotency: Option<Idempotency>,
+    /// See [`Config::idempotency_window_seconds`].
+    pub idempotency_window_seconds: Option<u64>,
+    /// See [`Config::idempotency_requests_max`].
+    pub idempotency_requests_max: Option<usize>,
 }
 
 /// The settings of one hub, resolved. [`Config`] and [`HubOverrides`] document the fields.
@@ -43,6 +49,12 @@ pub struct HubSettings {
     pub ack_window_ids: usize,
     /// How often a WebSocket ping is sent, in seconds.
     pub websocket_ping_seconds: u64,
+    /// What becomes of a repeated request of the REST API.
+    pub idempotency: Idempotency,
+    /// How long such requests are remembered, in seconds.
+    pub idempotency_window_seconds: u64,
+    /// How many of them are remembered.
+    pub idempotency_requests_max: usize,
 }
 
 impl HubSettings {
@@ -63,6 +75,11 @@ impl HubSettings {
             outbox_bytes_max: own.outbox_bytes_max.unwrap_or(config.outbox_bytes_max),
             ack_window_ids: own.ack_window_ids.unwrap_or(config.ack_window_ids),
             websocket_ping_seconds: own.websocket_ping_seconds.unwrap_or(config.websocket_ping_seconds),
+            idempotency: own.idempotency.unwrap_or(config.idempotency),
+            idempotency_window_seconds: own
+                .idempotency_window_seconds
+                .unwrap_or(config.idempotency_window_seconds),
+            idempotency_requests_max: own.idempotency_requests_max.unwrap_or(config.idempotency_requests_max),
         }
     }
 }

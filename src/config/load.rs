@@ -125,6 +125,8 @@ impl Config {
             outbox_bytes_max: Some(self.outbox_bytes_max),
             ack_window_ids: Some(self.ack_window_ids),
             websocket_ping_seconds: Some(self.websocket_ping_seconds),
+            idempotency_window_seconds: Some(self.idempotency_window_seconds),
+            idempotency_requests_max: Some(self.idempotency_requests_max),
             ..HubOverrides::default()
         };
         let whole = [
@@ -197,6 +199,8 @@ fn hub_numbers(
         ("outbox_bytes_max", count(own.outbox_bytes_max), 1..=GIB),
         ("ack_window_ids", count(own.ack_window_ids), ack_window_ids_min..=1_000_000),
         ("websocket_ping_seconds", own.websocket_ping_seconds, 1..=120),
+        ("idempotency_window_seconds", own.idempotency_window_seconds, 60..=604_800),
+        ("idempotency_requests_max", count(own.idempotency_requests_max), 1..=1_000_000),
     ]
     .into_iter()
     .filter_map(|(key, value, range)| Some((format!("{prefix}{key}"), value?, range)))

@@ -156,6 +156,21 @@ pub struct Config {
     /// for each membership, and all of them are part of the session's checkpoint.
     pub groups_per_session_max: usize,
 
+    /// What becomes of a request of the REST API that comes again under the same `x-ms-client-request-id`, as the server
+    /// SDKs send it when the first answer was lost: `on` (it is answered as the first time and not executed again),
+    /// `strict` (another request under the same id is refused with 409 too) or `off` (it is executed again, as by Azure).
+    /// Default `on`. May stand under `[hubs."name"]`.
+    pub idempotency: Idempotency,
+
+    /// How long such requests are remembered, in seconds. Default 300, 60 to 604,800. May stand under `[hubs."name"]`.
+    /// Cost: up to some 150 bytes of memory in each shard for each request of that time.
+    pub idempotency_window_seconds: u64,
+
+    /// How many of them are remembered; then the oldest is forgotten. Default 100,000, 1 to 1,000,000. May stand under
+    /// `[hubs."name"]`. Cost: 40 bytes of each checkpoint for each. Danger: an application that makes more requests than
+    /// this before it sends one again can have that executed twice.
+    pub idempotency_requests_max: usize,
+
     /// Into how many shards each hub's sessions are divided; each shard is served by one core at a time. Default 1,
     /// 1 to 64. Cost: every shard folds the whole log of its hub. On two cores more than one gains nothing.
     pub hub_shards: u16,
@@ -209,6 +224,18 @@ pub enum Durability {
     Memory,
 }
 
+/// What becomes of a repeated request of the REST API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Idempotency {
+    /// It is answered as the first time.
+    On,
+    /// And another request under the same id is refused.
+    Strict,
+    /// It is executed again.
+    Off,
+}
+
 impl Default for Config {
     fn default() -> Self {
         const MIB: usize = 1024 * 1024;
@@ -242,6 +269,9 @@ impl Default for Config {
             pending_request_bytes_max: 4 * MIB,
             pending_reply_bytes_max: 64 * 1024,
             groups_per_session_max: 10_000,
+            idempotency: Idempotency::On,
+            idempotency_window_seconds: 300,
+            idempotency_requests_max: 100_000,
             hub_shards: 1,
             demo: false,
             hubs: BTreeMap::new(),

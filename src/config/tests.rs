@@ -67,6 +67,9 @@ fn every_key_can_be_set() {
         pending_request_bytes_max = 15
         pending_reply_bytes_max = 16
         groups_per_session_max = 17
+        idempotency = "off"
+        idempotency_window_seconds = 98
+        idempotency_requests_max = 99
         hub_shards = 3
         demo = true
 
@@ -78,6 +81,9 @@ fn every_key_can_be_set() {
         outbox_bytes_max = 92
         ack_window_ids = 1093
         websocket_ping_seconds = 94
+        idempotency = "strict"
+        idempotency_window_seconds = 95
+        idempotency_requests_max = 96
         "#,
     )
     .unwrap();
@@ -111,6 +117,9 @@ fn every_key_can_be_set() {
         pending_request_bytes_max: 15,
         pending_reply_bytes_max: 16,
         groups_per_session_max: 17,
+        idempotency: Idempotency::Off,
+        idempotency_window_seconds: 98,
+        idempotency_requests_max: 99,
         hub_shards: 3,
         demo: true,
         hubs: BTreeMap::from([(
@@ -123,6 +132,9 @@ fn every_key_can_be_set() {
                 outbox_bytes_max: Some(92),
                 ack_window_ids: Some(1093),
                 websocket_ping_seconds: Some(94),
+                idempotency: Some(Idempotency::Strict),
+                idempotency_window_seconds: Some(95),
+                idempotency_requests_max: Some(96),
             },
         )]),
     };

@@ -5,6 +5,7 @@
 //!
 //! The engine does not know WebSocket frames, HTTP types or file formats.
 
+mod application;
 mod clock;
 mod failures;
 mod restart;
@@ -12,8 +13,9 @@ mod shard;
 mod socket;
 mod upkeep;
 
+pub use application::Request;
 pub use clock::now;
-pub use oncewire_protocol::hub::NewSession;
+pub use oncewire_protocol::hub::{Action, CommandError, Done, Member, NewSession};
 pub use socket::Socket;
 
 use std::collections::HashMap;
@@ -23,12 +25,12 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use oncewire_protocol::hub::{
-    Attachment, CheckpointBounds, CommandError, CommandId, Hub, HubSettings, Input, OpenError, OpenId,
-    Opening, Restored, Resuming, RuleChange, Shard,
+    Attachment, CheckpointBounds, Hub, HubSettings, Input, OpenError, OpenId, Opening, Restored, Resuming,
+    Shard,
 };
-use oncewire_protocol::log::{BootId, CheckpointError, LogEpoch, Offset, Permission};
+use oncewire_protocol::log::{BootId, CheckpointError, LogEpoch, Offset};
 use oncewire_protocol::session::{MemoryBudget, OutboxLimits, RequestBounds};
-use oncewire_protocol::wire::{ConnectionId, GroupName, HubName, Subprotocol};
+use oncewire_protocol::wire::{ConnectionId, HubName, Subprotocol};
 use parking_lot::Mutex;
 use tokio::sync::{OnceCell, mpsc, oneshot};
 
@@ -165,6 +167,17 @@ impl Engine {
         Err(HubUnavailable::Starting)
     }
 
+    /// A hub that exists, when it has started; none if there is none.
+    ///
+    /// # Errors
+    /// When it exists and cannot be used now.
+    pub async fn existing_hub(&self, hub: &HubName) -> Result<Option<HubHandle>, HubUnavailable> {
+        if !self.0.hubs.lock().contains_key(hub) {
+            return Ok(None);
+        }
+        self.hub(hub).await.map(Some)
+    }
+
     /// A hub, brought into being if need be.
     pub async fn hub(&self, hub: &HubName) -> Result<HubHandle, HubUnavailable> {
         let entry = self.entry(hub);
@@ -226,7 +239,12 @@ impl Engine {
         }
         let elapsed_ms = began.elapsed().as_millis() as u64;
         tracing::info!(hub = %name, shards = count, sessions, elapsed_ms, "hub started");
-        Ok(HubHandle(Arc::new(HubState { epoch: log.epoch(), shards: inboxes, next_id: AtomicU64::new(1) })))
+        Ok(HubHandle(Arc::new(HubState {
+            epoch: log.epoch(),
+            shards: inboxes,
+            next_id: AtomicU64::new(1),
+            answered: AtomicU64::new(0),
+        })))
     }
 }
 
@@ -255,6 +273,8 @@ struct HubState {
     epoch: LogEpoch,
     shards: Vec<mpsc::Sender<Command>>,
     next_id: AtomicU64,
+    /// The application has been told of what happened up to here in the log.
+    answered: AtomicU64,
 }
 
 impl HubHandle {
@@ -279,42 +299,6 @@ impl HubHandle {
         let shard = self.shard_of(&connection_id);
         let open = OpenId(self.next_id());
         attach(shard, open, Input::Resume(Resuming { open, connection_id, subprotocol })).await
-    }
-
-    /// Allows a session something with a group, from the next request on. Returns when it is in the log.
-    pub async fn grant(
-        &self,
-        connection_id: ConnectionId,
-        permission: Permission,
-        group: GroupName,
-    ) -> Result<(), CommandError> {
-        self.change_rule(connection_id, permission, group, true).await
-    }
-
-    /// Forbids a session something with a group, from the next request on. Returns when it is in the log.
-    pub async fn revoke(
-        &self,
-        connection_id: ConnectionId,
-        permission: Permission,
-        group: GroupName,
-    ) -> Result<(), CommandError> {
-        self.change_rule(connection_id, permission, group, false).await
-    }
-
-    async fn change_rule(
-        &self,
-        connection_id: ConnectionId,
-        permission: Permission,
-        group: GroupName,
-        allow: bool,
-    ) -> Result<(), CommandError> {
-        let shard = self.shard_of(&connection_id);
-        let command = CommandId(self.next_id());
-        let (reply, outcome) = oneshot::channel();
-        let change = RuleChange { command, connection_id, permission, group, allow };
-        let sent = shard.send(Command::ChangeRule(change, reply)).await;
-        sent.map_err(|_| CommandError::Unavailable)?;
-        outcome.await.unwrap_or(Err(CommandError::Unavailable))
     }
 
     fn shard_of(&self, connection_id: &ConnectionId) -> &mpsc::Sender<Command> {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use oncewire_protocol::hub::{
-    AppendId, Attachment, CommandError, CommandId, Hub, Input, OpenError, OpenId, Output, RuleChange,
+    self, AppendId, Attachment, CommandError, CommandId, Done, Hub, Input, OpenError, OpenId, Output,
     SocketEnd, Step,
 };
 use oncewire_protocol::log::Offset;
@@ -31,9 +31,19 @@ pub(super) const TURN_INPUTS_MAX: usize = 256;
 pub(super) enum Command {
     Input(Input),
     Open(OpenId, Input, oneshot::Sender<Result<Attachment, OpenError>>),
-    ChangeRule(RuleChange, oneshot::Sender<Result<(), CommandError>>),
+    Ask(hub::Command, oneshot::Sender<Asked>),
+    Look(Look),
     /// Answered when all that came before is settled.
     Drain(oneshot::Sender<()>),
+}
+
+/// How a command ended, and up to which offset the shard had applied the log by then.
+pub(super) type Asked = (Result<Done, CommandError>, Option<Offset>);
+
+/// A look at a shard that has applied the log up to an offset.
+pub(super) struct Look {
+    pub(super) not_before: Option<Offset>,
+    pub(super) look: Box<dyn FnOnce(&Hub) + Send>,
 }
 
 /// Who was in an append, and how it ended.
@@ -55,7 +65,9 @@ pub(super) struct Driver {
     append_failures: Episode,
     appends: FuturesUnordered<BoxFuture<'static, AppendDone>>,
     opening: HashMap<OpenId, oneshot::Sender<Result<Attachment, OpenError>>>,
-    commands: HashMap<CommandId, oneshot::Sender<Result<(), CommandError>>>,
+    commands: HashMap<CommandId, oneshot::Sender<Asked>>,
+    /// Looks that have come too early.
+    looks: Vec<Look>,
     draining: Vec<oneshot::Sender<()>>,
 }
 
@@ -82,6 +94,7 @@ impl Driver {
             appends: FuturesUnordered::new(),
             opening: HashMap::new(),
             commands: HashMap::new(),
+            looks: Vec::new(),
             draining: Vec::new(),
         }
     }
@@ -144,6 +157,7 @@ impl Driver {
                 self.hub.handle(now(), Input::Timeout);
             }
             self.settle()?;
+            self.answer_looks();
             self.hub.wake_writers();
             self.step_checkpoint();
             if self.appends.is_empty() {
@@ -171,6 +185,15 @@ impl Driver {
         }
     }
 
+    /// Lets those look that have waited for enough of the log to be applied.
+    fn answer_looks(&mut self) {
+        let applied = self.hub.applied().filter(|_| self.hub.is_live());
+        let is_due = |look: &mut Look| applied.is_some() && applied >= look.not_before;
+        for Look { look, .. } in self.looks.extract_if(.., is_due) {
+            look(&self.hub);
+        }
+    }
+
     fn take(&mut self, command: Command) {
         let input = match command {
             Command::Input(input) => input,
@@ -178,10 +201,11 @@ impl Driver {
                 self.opening.insert(open, reply);
                 input
             }
-            Command::ChangeRule(change, reply) => {
-                self.commands.insert(change.command, reply);
-                Input::ChangeRule(change)
+            Command::Ask(command, reply) => {
+                self.commands.insert(command.command, reply);
+                Input::Command(Box::new(command))
             }
+            Command::Look(look) => return self.looks.push(look),
             Command::Drain(drained) => return self.draining.push(drained),
         };
         self.hub.handle(now(), input);
@@ -201,7 +225,7 @@ impl Driver {
                     Output::Opened { open, outcome } => self.opened(open, outcome),
                     Output::CommandDone { command, outcome } => {
                         if let Some(reply) = self.commands.remove(&command) {
-                            let _ = reply.send(outcome);
+                            let _ = reply.send((outcome, self.hub.applied()));
                         }
                     }
                 }

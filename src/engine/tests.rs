@@ -9,10 +9,10 @@ use bytes::{Buf, Bytes, BytesMut};
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::StreamExt;
 use oncewire_protocol::hub::SocketEnd;
-use oncewire_protocol::log::{Body, Certainty, Offset, Record};
+use oncewire_protocol::log::{Body, Certainty, Offset, Permission, Record};
 use oncewire_protocol::session::{Progress, Request, SharedOutbox};
 use oncewire_protocol::wire::{
-    AckError, Downstream, ErrorName, FrameKind, Message, Metadata, Payload, PayloadKind, Received,
+    AckError, Downstream, ErrorName, FrameKind, GroupName, Message, Metadata, Payload, PayloadKind, Received,
     ReconnectionToken, SequenceId, Upstream, decode_downstream,
 };
 use tokio::sync::Semaphore;
@@ -388,6 +388,16 @@ async fn a_session_whose_opener_went_away_waits_for_its_client() {
     assert_eq!(text(&transmit(&resumed).await[0]), ("hi", 1));
 }
 
+async fn change_rule(
+    hub: &HubHandle,
+    connection_id: ConnectionId,
+    permission: Permission,
+    name: &str,
+    allow: bool,
+) -> Result<Done, CommandError> {
+    hub.ask(Action::ChangeRule { connection_id, permission, group: group(name), allow }, None).await
+}
+
 #[tokio::test]
 async fn s22_1_02_a_forbidden_request_may_be_sent_again_after_a_grant() {
     let world = World::new(1);
@@ -397,13 +407,13 @@ async fn s22_1_02_a_forbidden_request_may_be_sent_again_after_a_grant() {
     submit(&client, join()).await;
     assert_eq!(ack(&transmit(&client).await[0]), (7, Some(ErrorName::Forbidden)));
     let id = || ConnectionId::new("client");
-    hub.grant(id(), Permission::JoinLeaveGroup, group("ops")).await.unwrap();
+    change_rule(&hub, id(), Permission::JoinLeaveGroup, "ops", true).await.unwrap();
     submit(&client, join()).await;
     assert_eq!(ack(&transmit(&client).await[0]), (7, None));
-    hub.revoke(id(), Permission::JoinLeaveGroup, group("ops")).await.unwrap();
+    change_rule(&hub, id(), Permission::JoinLeaveGroup, "ops", false).await.unwrap();
     submit(&client, Upstream::LeaveGroup { group: group("ops"), ack_id: Some(8) }).await;
     assert_eq!(ack(&transmit(&client).await[0]), (8, Some(ErrorName::Forbidden)));
-    let unknown = hub.grant(ConnectionId::new("nobody"), Permission::SendToGroup, group("ops")).await;
+    let unknown = change_rule(&hub, ConnectionId::new("nobody"), Permission::SendToGroup, "ops", true).await;
     assert_eq!(unknown, Err(CommandError::UnknownConnection));
 }
 
@@ -463,13 +473,13 @@ async fn a_socket_that_nobody_came_for_is_lost() {
     let hub = world.hub().await;
     let id = ConnectionId::new("client");
     let new = NewSession { subprotocol: Subprotocol::Json, ..session("client", &[]) };
-    let grant = || hub.grant(id.clone(), Permission::SendToGroup, group("room"));
+    let grant = || change_rule(&hub, id.clone(), Permission::SendToGroup, "room", true);
     let mut opening = Box::pin(hub.open(new));
     assert!(opening.as_mut().now_or_never().is_none());
     while grant().await == Err(CommandError::UnknownConnection) {
         tokio::task::yield_now().await;
     }
-    assert_eq!(grant().await, Ok(()), "the session is there, and nobody has taken its socket");
+    assert_eq!(grant().await, Ok(Done::Executed), "the session is there, and nobody has taken its socket");
     drop(opening);
     let gone = async {
         while grant().await.is_ok() {

@@ -1,5 +1,6 @@
 //! Publisher acks: what an ack id executed once stays executed.
 
+use oncewire::engine::Action;
 use oncewire_protocol::log::Permission;
 use oncewire_protocol::wire::{ConnectionId, GroupName, HubName};
 use serde_json::json;
@@ -30,12 +31,16 @@ async fn s22_1_02_a_request_that_was_forbidden_is_executed_under_the_same_ack_id
     let hub = gateway.engine().hub(&HubName::new(HUB).unwrap()).await.unwrap();
     let connection_id = ConnectionId::new(&publisher.identity().connection_id);
     let group = GroupName::new("g").unwrap();
-    hub.grant(connection_id.clone(), Permission::SendToGroup, group.clone()).await.unwrap();
+    let rule = |allow| {
+        let (connection_id, group) = (connection_id.clone(), group.clone());
+        Action::ChangeRule { connection_id, permission: Permission::SendToGroup, group, allow }
+    };
+    hub.ask(rule(true), None).await.unwrap();
     publisher.done(publish("g", 5, "hi")).await;
     publisher.refused(publish("g", 5, "hi"), "Duplicate").await;
     publisher.refused(publish("other", 6, "hi"), "Forbidden").await;
 
-    hub.revoke(connection_id, Permission::SendToGroup, group).await.unwrap();
+    hub.ask(rule(false), None).await.unwrap();
     publisher.refused(publish("g", 7, "no more"), "Forbidden").await;
     publisher.refused(publish("g", 5, "hi"), "Duplicate").await;
     assert_eq!(subscriber.settle().await, [message(1, "g", "p", "hi")]);
@@ -48,7 +53,9 @@ async fn grants_survive_a_recovery() {
     let identity = publisher.identity();
     let hub = gateway.engine().hub(&HubName::new(HUB).unwrap()).await.unwrap();
     let connection_id = ConnectionId::new(&identity.connection_id);
-    hub.grant(connection_id, Permission::JoinLeaveGroup, GroupName::new("g").unwrap()).await.unwrap();
+    let group = GroupName::new("g").unwrap();
+    let permission = Permission::JoinLeaveGroup;
+    hub.ask(Action::ChangeRule { connection_id, permission, group, allow: true }, None).await.unwrap();
     publisher.cut();
     let mut publisher = gateway.recover(&identity).await;
     publisher.done(join("g", 1)).await;

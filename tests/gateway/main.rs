@@ -19,6 +19,7 @@
 //! | `tls` | the same inside TLS, and TLS handshakes |
 //! | `client` | the protocol's own client through a proxy that cuts |
 //! | `floods` | too much of everything, with the memory of the process held to a bound |
+//! | `rest` | the data-plane REST API, with clients connected |
 //! | `process` | the binary: logs, descriptors, signals |
 
 // A failed expectation is how a test ends here, in helpers too.
@@ -49,6 +50,7 @@ mod process;
 mod raw;
 mod recovery;
 mod requests;
+mod rest;
 mod shutdown;
 mod soak;
 mod takeover;

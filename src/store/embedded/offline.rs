@@ -84,7 +84,7 @@ pub enum Found<'a> {
     /// A checkpoint and its key, in the order of the keys.
     Checkpoint(&'a str, Checkpoint),
     /// A record, in the order of the offsets.
-    Record(Offset, Record),
+    Record(Offset, Box<Record>),
     /// So many bytes of files have been read since the last time. They add up to about [`OfflineStore::file_bytes`].
     Progress(u64),
 }
@@ -216,7 +216,7 @@ impl OfflineStore {
             let mut offset = first;
             for bytes in records {
                 match group::decode_record(offset, bytes) {
-                    Ok(record) => visit(Found::Record(offset, record)),
+                    Ok(record) => visit(Found::Record(offset, Box::new(record))),
                     Err(error) => damages.push(contents.damaged_group(first, &error)),
                 }
                 report.record_bytes += bytes.len() as u64;

@@ -105,6 +105,11 @@ impl Answer {
         value
     }
 
+    /// Whether there is such a header.
+    pub fn has(&self, name: &str) -> bool {
+        self.headers.iter().any(|(known, _)| known == name)
+    }
+
     /// The body, which has to be JSON.
     #[track_caller]
     pub fn json(&self) -> Value {

@@ -15,7 +15,7 @@ pub use connector::{Connector, Refused};
 pub use driver::Driver;
 pub use gateway::Gateway;
 pub use held_store::{Failure, HeldStore};
-pub use http::Ask;
+pub use http::{Answer, Ask};
 pub use served::Served;
 pub use socket::{Bare, Event, Identity, Socket};
 pub use tls::{Pair, PairFiles, TlsClient, Wire};

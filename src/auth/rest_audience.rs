@@ -1,0 +1,162 @@
+//! The audience of an application's token: the URL of the one request that it was made for.
+
+use percent_encoding::percent_decode_str;
+use url::Url;
+
+/// What the `aud` of a token for the data-plane REST API is compared with.
+#[derive(Debug, Clone, Copy)]
+pub struct RestAudience<'a> {
+    /// The gateway's public base URLs, each perhaps with a path prefix. Their scheme counts for nothing: a proxy may have
+    /// another one than applications dial.
+    pub public_urls: &'a [Url],
+    /// The `Host` header: host and perhaps port, as the application dialled them.
+    pub host: Option<&'a str>,
+    /// The path of the request as it was sent, without a public URL's prefix.
+    pub path: &'a str,
+}
+
+impl RestAudience<'_> {
+    /// Whether a token for this audience is good for the request: an `http`, `https`, `ws` or `wss` URL of this path on one
+    /// of the public hosts or the dialled one, behind its prefix.
+    ///
+    /// SDKs and proxies encode differently what the token names and what they send, and differ in case and in default
+    /// ports. So hosts are compared with default ports left out, and paths by their segments, each decoded once and
+    /// without regard to case, an empty tail left out. A query and a fragment count for nothing. The path is not
+    /// normalised further: a connection may be named `..`.
+    pub(super) fn accepts(&self, audience: &str) -> bool {
+        let Some((scheme, rest)) = audience.split_once("://") else { return false };
+        let path_at = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+        let (authority, rest) = rest.split_at(path_at);
+        let path = rest.split(['?', '#']).next().unwrap_or_default();
+        let Some(origin) = origin(scheme, authority) else { return false };
+        let (Some(named), Some(asked)) = (segments(path), segments(self.path)) else { return false };
+        let is_behind = |base: &Url| {
+            let prefix = segments(base.path()).unwrap_or_default();
+            named.strip_prefix(&*prefix).is_some_and(|rest| rest == asked)
+        };
+        let same_host = |base: &Url| base.host_str() == origin.host_str() && base.port() == origin.port();
+        let is_public = self.public_urls.iter().any(|base| same_host(base) && is_behind(base));
+        let dialled = self.host.and_then(|host| self::origin(scheme, host));
+        let is_dialled = dialled.is_some_and(|dialled| same_host(&dialled));
+        is_public || is_dialled && (named == asked || self.public_urls.iter().any(is_behind))
+    }
+}
+
+/// The URL of an authority alone; none if it is more than a host and a port.
+fn origin(scheme: &str, authority: &str) -> Option<Url> {
+    let is_known = ["http", "https", "ws", "wss"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
+    let is_plain = is_known && !authority.is_empty() && !authority.contains(['/', '?', '#', '@', '\\']);
+    is_plain.then(|| Url::parse(&format!("{scheme}://{authority}/")).ok())?
+}
+
+/// The segments of a path, each decoded once and folded to lower case, without an empty tail; none for malformed UTF-8.
+fn segments(path: &str) -> Option<Vec<String>> {
+    let decode = |segment| Some(percent_decode_str(segment).decode_utf8().ok()?.to_lowercase());
+    let mut segments: Vec<String> =
+        path.trim_start_matches('/').split('/').map(decode).collect::<Option<_>>()?;
+    if segments.last().is_some_and(String::is_empty) {
+        segments.pop();
+    }
+    Some(segments)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATH: &str = "/api/hubs/Chat/users/u%201/:send";
+
+    fn urls(list: &[&str]) -> Vec<Url> {
+        list.iter().map(|url| url.parse().unwrap()).collect()
+    }
+
+    fn accepts(public: &[&str], host: &str, path: &str, audience: &str) -> bool {
+        RestAudience { public_urls: &urls(public), host: Some(host), path }.accepts(audience)
+    }
+
+    #[test]
+    fn the_url_of_the_request_is_accepted_however_it_is_spelled() {
+        for audience in [
+            "https://gw.example/api/hubs/Chat/users/u%201/:send?api-version=2024-12-01&x=/y",
+            "http://gw.example/api/hubs/chat/users/u%201/:send",
+            "https://GW.example:443/api/hubs/Chat/users/u 1/%3Asend/",
+            "wss://gw.example/api/hubs/CHAT/users/u%201/:send#f",
+            "WS://gw.example:80/API/hubs/chat/users/U%201/:send?",
+        ] {
+            assert!(accepts(&[], "gw.example", PATH, audience), "{audience}");
+        }
+        assert!(accepts(
+            &[],
+            "gw.example",
+            "/api/hubs/c/users/!*'()/:send",
+            "http://gw.example/api/hubs/c/users/%21%2A%27%28%29/:send"
+        ));
+        assert!(accepts(
+            &[],
+            "gw.example",
+            "/api/hubs/c/users/../:send",
+            "http://gw.example/api/hubs/c/users/../:send"
+        ));
+        assert!(accepts(&[], "127.0.0.1:8080", "/api/health", "http://127.0.0.1:8080/api/health"));
+        assert!(accepts(&[], "[::1]:8080", "/api/health", "http://[::1]:8080/api/health"));
+    }
+
+    #[test]
+    fn anything_else_is_refused() {
+        for audience in [
+            "https://gw.example/api/hubs/Chat/users/u%201/:sendX",
+            "https://gw.example/api/hubs/Chat/users/u%201/:send/more",
+            "https://gw.example/api/hubs/Chat/users/u%201",
+            "https://gw.example/api/hubs/other/users/u%201/:send",
+            "https://gw.example/api/hubs/Chat/users/u%25201/:send",
+            "https://gw.example/api/hubs/Chat/users/u%2F1/:send",
+            "https://gw.example/x/api/hubs/Chat/users/u%201/:send",
+            "https://other.example/api/hubs/Chat/users/u%201/:send",
+            "https://gw.example:8443/api/hubs/Chat/users/u%201/:send",
+            "https://gw.example:80/api/hubs/Chat/users/u%201/:send",
+            "ftp://gw.example/api/hubs/Chat/users/u%201/:send",
+            "https://u@gw.example/api/hubs/Chat/users/u%201/:send",
+            "https://gw.example\\@other/api/hubs/Chat/users/u%201/:send",
+            "/api/hubs/Chat/users/u%201/:send",
+            "gw.example/api/hubs/Chat/users/u%201/:send",
+            "https://gw.example/client/hubs/Chat",
+            "https://gw.example",
+            "https://",
+            "",
+        ] {
+            assert!(!accepts(&[], "gw.example", PATH, audience), "{audience}");
+            assert!(!accepts(&["https://gw.example"], "inner", PATH, audience), "{audience}");
+        }
+    }
+
+    #[test]
+    fn public_urls_are_accepted_behind_a_proxy_with_their_prefix() {
+        let path = "/api/hubs/chat/:send";
+        let public = ["https://gw.example/wps", "https://b.example:8443"];
+        for audience in [
+            "https://gw.example/wps/api/hubs/chat/:send",
+            "http://gw.example/WPS/api/hubs/chat/:send",
+            "https://b.example:8443/api/hubs/chat/:send",
+            "http://inner:8080/api/hubs/chat/:send",
+            "http://inner:8080/wps/api/hubs/chat/:send",
+        ] {
+            assert!(accepts(&public, "inner:8080", path, audience), "{audience}");
+        }
+        for audience in [
+            "https://gw.example/api/hubs/chat/:send",
+            "https://gw.example/wpsx/api/hubs/chat/:send",
+            "https://b.example/api/hubs/chat/:send",
+            "https://b.example:8443/wps/api/hubs/chat/:send",
+        ] {
+            assert!(!accepts(&public, "inner:8080", path, audience), "{audience}");
+        }
+    }
+
+    #[test]
+    fn a_host_header_is_only_a_host() {
+        let audience = "http://gw.example/api/health";
+        for host in ["gw.example/", "u@gw.example", "gw.example?x", "gw.example#", "", "gw.example:x"] {
+            assert!(!accepts(&[], host, "/api/health", audience), "{host}");
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! What the application asks a hub for: commands that go through the log, and questions.
+//!
+//! A question is answered from all shards that it concerns, each of which has then applied what was answered before: so
+//! an application that has been told that something was done sees it done.
+
+use std::sync::atomic::Ordering;
+
+use futures_util::future::join_all;
+use oncewire_protocol::hub::{self, Action, CommandError, CommandId, Done, Hub, Member};
+use oncewire_protocol::log::{Audience, Offset, Permission, RequestKey, Selection};
+use oncewire_protocol::wire::{ConnectionId, GroupName};
+use tokio::sync::{mpsc, oneshot};
+
+use super::HubHandle;
+use super::shard::{Command, Look};
+
+/// By what a request of the application is recognised when it comes again.
+#[derive(Debug, Clone, Copy)]
+pub struct Request {
+    /// The request.
+    pub key: RequestKey,
+    /// Whether another request under the same id is refused.
+    pub is_strict: bool,
+}
+
+impl HubHandle {
+    /// Carries out a command of the application. Returns when it has taken effect, which a restart does not undo.
+    ///
+    /// # Errors
+    /// When it is refused, or cannot be stored.
+    pub async fn ask(&self, action: Action, request: Option<Request>) -> Result<Done, CommandError> {
+        if let Action::Add { selection, groups } = &action
+            && let Err(error) = self.check_add(selection, groups).await
+        {
+            return self.unless_repeated(request, error).await;
+        }
+        let command = CommandId(self.next_id());
+        let (reply, asked) = oneshot::channel();
+        let shard = self.shard_for(&action, request.as_ref());
+        let command = hub::Command {
+            command,
+            request: request.map(|request| request.key),
+            is_strict: request.is_some_and(|request| request.is_strict),
+            action,
+        };
+        shard.send(Command::Ask(command, reply)).await.map_err(|_| CommandError::Unavailable)?;
+        let (outcome, applied) = asked.await.map_err(|_| CommandError::Unavailable)?;
+        if let Some(Offset(applied)) = applied {
+            self.0.answered.fetch_max(applied, Ordering::AcqRel);
+        }
+        outcome
+    }
+
+    /// Whether there is a session of this audience. One without a socket counts.
+    ///
+    /// # Errors
+    /// When the hub is not available.
+    pub async fn has(&self, audience: Audience) -> Result<bool, CommandError> {
+        let answers = match &audience {
+            Audience::Connection(id) => {
+                let shard = self.shard_of(id);
+                vec![self.look(shard, move |hub| hub.has(&audience)).await?]
+            }
+            Audience::All | Audience::Group(_) | Audience::User(_) => {
+                self.look_everywhere(move |hub| hub.has(&audience)).await?
+            }
+        };
+        Ok(answers.contains(&true))
+    }
+
+    /// Whether a session may do this with a group.
+    ///
+    /// # Errors
+    /// When the hub is not available.
+    pub async fn allows(
+        &self,
+        connection_id: ConnectionId,
+        permission: Permission,
+        group: GroupName,
+    ) -> Result<bool, CommandError> {
+        let shard = self.shard_of(&connection_id);
+        self.look(shard, move |hub| hub.allows(&connection_id, permission, &group)).await
+    }
+
+    /// The members of a group behind a connection id, in the order of their ids, so many at most.
+    ///
+    /// # Errors
+    /// When the hub is not available.
+    pub async fn members(
+        &self,
+        group: GroupName,
+        behind: Option<ConnectionId>,
+        count_max: usize,
+    ) -> Result<Vec<Member>, CommandError> {
+        let look = move |hub: &Hub| hub.members(&group, behind.as_ref(), count_max);
+        let mut members = self.look_everywhere(look).await?.concat();
+        members.sort_unstable_by(|a, b| a.connection_id.cmp(&b.connection_id));
+        members.truncate(count_max);
+        Ok(members)
+    }
+
+    /// What one shard alone can't refuse.
+    async fn check_add(&self, selection: &Selection, groups: &[GroupName]) -> Result<(), CommandError> {
+        let is_user = matches!(selection.audience, Audience::User(_));
+        if is_user && !self.has(selection.audience.clone()).await? {
+            return Err(CommandError::UnknownUser);
+        }
+        if self.0.shards.len() == 1 || matches!(selection.audience, Audience::Connection(_)) {
+            return Ok(());
+        }
+        let (selection, groups) = (selection.clone(), groups.to_vec());
+        let checked = self.look_everywhere(move |hub| hub.check_room(&selection, &groups)).await?;
+        checked.into_iter().collect()
+    }
+
+    /// A request that was carried out before is answered as then, whatever has become of its session since.
+    async fn unless_repeated(
+        &self,
+        request: Option<Request>,
+        error: CommandError,
+    ) -> Result<Done, CommandError> {
+        let Some(Request { key, .. }) = request else { return Err(error) };
+        let Some(shard) = self.0.shards.first() else { return Err(error) };
+        let is_known = self.look(shard, move |hub| hub.knows(&key, super::now())).await?;
+        if is_known { Ok(Done::Repeated) } else { Err(error) }
+    }
+
+    /// The shard that proposes a command: the one that can check it, else the same for all repetitions of a request.
+    fn shard_for(&self, action: &Action, request: Option<&Request>) -> &mpsc::Sender<Command> {
+        let connection_id = match action {
+            Action::ChangeRule { connection_id, .. } => Some(connection_id),
+            Action::Send(sent) => connection_of(&sent.selection),
+            Action::Add { selection, .. }
+            | Action::Remove { selection, .. }
+            | Action::Close { selection, .. } => connection_of(selection),
+        };
+        if let Some(connection_id) = connection_id {
+            return self.shard_of(connection_id);
+        }
+        let of_request =
+            |request: &Request| (request.key.name.fingerprint % self.0.shards.len() as u128) as usize;
+        &self.0.shards[request.map_or(0, of_request)]
+    }
+
+    async fn look_everywhere<T: Send + 'static>(
+        &self,
+        look: impl Fn(&Hub) -> T + Clone + Send + 'static,
+    ) -> Result<Vec<T>, CommandError> {
+        let looks = self.0.shards.iter().map(|shard| self.look(shard, look.clone()));
+        join_all(looks).await.into_iter().collect()
+    }
+
+    async fn look<T: Send + 'static>(
+        &self,
+        shard: &mpsc::Sender<Command>,
+        look: impl FnOnce(&Hub) -> T + Send + 'static,
+    ) -> Result<T, CommandError> {
+        let (reply, seen) = oneshot::channel();
+        let look = Box::new(move |hub: &Hub| drop(reply.send(look(hub))));
+        let not_before = Some(Offset(self.0.answered.load(Ordering::Acquire)));
+        let look = Command::Look(Look { not_before, look });
+        shard.send(look).await.map_err(|_| CommandError::Unavailable)?;
+        seen.await.map_err(|_| CommandError::Unavailable)
+    }
+}
+
+fn connection_of(selection: &Selection) -> Option<&ConnectionId> {
+    match &selection.audience {
+        Audience::Connection(id) => Some(id),
+        Audience::All | Audience::Group(_) | Audience::User(_) => None,
+    }
+}

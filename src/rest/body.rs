@@ -1,0 +1,245 @@
+//! What stands in bodies: content types, payloads, metadata.
+
+use std::error::Error;
+
+use axum::body::Body;
+use axum::http::HeaderMap;
+use axum::http::header::CONTENT_TYPE;
+use bytes::Bytes;
+use encoding_rs::{Encoding, UTF_8};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use mime::Mime;
+use oncewire_protocol::filter::Filter;
+use oncewire_protocol::wire::{GroupName, Metadata, Payload, PayloadKind};
+use serde::Deserialize;
+
+use super::error::RestError;
+use super::{query, route};
+
+/// Headers that carry metadata begin so; the rest of the name is the key.
+const METADATA_PREFIX: &str = "x-webpubsub-metadata-";
+
+/// How a body is to be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Media {
+    Text(&'static Encoding),
+    Json(&'static Encoding),
+    Binary,
+}
+
+impl Media {
+    /// What the content type says; binary without one.
+    pub(super) fn of(headers: &HeaderMap) -> Result<Self, RestError> {
+        let mut values = headers.get_all(CONTENT_TYPE).iter();
+        let (Some(value), None) = (values.next(), values.next()) else {
+            return if headers.contains_key(CONTENT_TYPE) {
+                Err(RestError::unsupported_media_type())
+            } else {
+                Ok(Self::Binary)
+            };
+        };
+        let media = value.to_str().ok().and_then(|text| text.parse::<Mime>().ok());
+        let media = media.ok_or_else(RestError::unsupported_media_type)?;
+        let charset = match media.get_param(mime::CHARSET) {
+            None => UTF_8,
+            Some(label) => Encoding::for_label(label.as_str().as_bytes())
+                .ok_or_else(RestError::unsupported_media_type)?,
+        };
+        match media.essence_str() {
+            "text/plain" => Ok(Self::Text(charset)),
+            "application/json" => Ok(Self::Json(charset)),
+            "application/octet-stream" => Ok(Self::Binary),
+            _ => Err(RestError::unsupported_media_type()),
+        }
+    }
+
+    /// A body as what is sent.
+    pub(super) fn payload(self, body: Bytes) -> Result<Payload, RestError> {
+        let not_text =
+            || RestError::bad_request("Request", "The request body is not valid text of its charset.");
+        match self {
+            Self::Binary => Ok(Payload { kind: PayloadKind::Binary, bytes: body }),
+            Self::Text(charset) => Payload::text(in_utf8(charset, body)?).ok_or_else(not_text),
+            Self::Json(charset) => Payload::json(in_utf8(charset, body)?).ok_or_else(not_json),
+        }
+    }
+}
+
+fn not_json() -> RestError {
+    RestError::bad_request("Request", "The request body is not a valid JSON.")
+}
+
+fn in_utf8(charset: &'static Encoding, body: Bytes) -> Result<Bytes, RestError> {
+    if charset == UTF_8 {
+        return Ok(body);
+    }
+    let text = charset.decode_without_bom_handling_and_without_replacement(&body);
+    let text = text.ok_or_else(|| {
+        RestError::bad_request("Request", "The request body is not valid text of its charset.")
+    })?;
+    Ok(text.into_owned().into())
+}
+
+/// Reads a body up to a limit, whether its length is said before or not.
+pub(super) async fn read(body: Body, bytes_max: usize) -> Result<Bytes, RestError> {
+    let collected = Limited::new(body, bytes_max).collect().await;
+    collected.map(|body| body.to_bytes()).map_err(|error| {
+        let mut cause: Option<&(dyn Error + 'static)> = Some(&*error);
+        while let Some(error) = cause {
+            if error.is::<LengthLimitError>() {
+                return RestError::body_too_large(bytes_max);
+            }
+            cause = error.source();
+        }
+        RestError::bad_request("Request", "The request body could not be read.")
+    })
+}
+
+/// Metadata from headers: of several of one key the last counts, and of a list its last part.
+pub(super) fn metadata(headers: &HeaderMap) -> Result<Metadata, RestError> {
+    let refused =
+        |what: &str| RestError::bad_request("Request", format!("Invalid message metadata: {what}."));
+    let mut metadata = Metadata::default();
+    for name in headers.keys() {
+        let Some(key) = name.as_str().strip_prefix(METADATA_PREFIX) else { continue };
+        let value = headers.get_all(name).iter().next_back();
+        let value =
+            value.and_then(|value| value.to_str().ok()).ok_or_else(|| refused("a value is not ASCII"))?;
+        let value = value.rsplit(',').next().unwrap_or_default().trim();
+        metadata.insert(key, value).map_err(|error| refused(&error.to_string()))?;
+    }
+    Ok(metadata)
+}
+
+/// Which connections to put into groups, or to take out.
+#[derive(Debug)]
+pub(super) struct Bulk {
+    pub(super) groups: Vec<GroupName>,
+    pub(super) filter: Option<Filter>,
+}
+
+#[derive(Deserialize)]
+struct BulkBody {
+    groups: Vec<String>,
+    filter: Option<String>,
+}
+
+impl Bulk {
+    /// Reads the body of a bulk operation. It has to be called JSON.
+    pub(super) fn read(media: Media, body: Bytes) -> Result<Self, RestError> {
+        let Media::Json(charset) = media else { return Err(RestError::unsupported_media_type()) };
+        let body = in_utf8(charset, body)?;
+        let BulkBody { groups, filter } = serde_json::from_slice(&body).map_err(|_| not_json())?;
+        if groups.is_empty() {
+            return Err(RestError::bad_request("groups", "At least one group is required."));
+        }
+        let groups = groups.iter().map(|name| route::group_name("groups", name));
+        let filter = filter.filter(|text| !text.is_empty()).map(|text| query::filter(&text));
+        Ok(Self { groups: groups.collect::<Result<_, _>>()?, filter: filter.transpose()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::http::HeaderValue;
+
+    use super::*;
+
+    fn media(content_type: &str) -> Result<Media, u16> {
+        let headers = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_str(content_type).unwrap())]);
+        Media::of(&headers).map_err(|error| error.status.as_u16())
+    }
+
+    #[test]
+    fn content_types_decide_the_kind_of_data() {
+        assert_eq!(Media::of(&HeaderMap::new()).unwrap(), Media::Binary);
+        for (content_type, expected) in [
+            ("text/plain", Ok(Media::Text(UTF_8))),
+            ("Text/Plain; charset=UTF-8", Ok(Media::Text(UTF_8))),
+            ("text/plain;charset=\"utf-16le\"", Ok(Media::Text(encoding_rs::UTF_16LE))),
+            ("application/json", Ok(Media::Json(UTF_8))),
+            ("application/octet-stream", Ok(Media::Binary)),
+            ("text/html", Err(415)),
+            ("application/x-protobuf", Err(415)),
+            ("text", Err(415)),
+            ("", Err(415)),
+            ("text/plain; charset=nonsense", Err(415)),
+        ] {
+            assert_eq!(media(content_type), expected, "{content_type}");
+        }
+    }
+
+    #[test]
+    fn payloads_are_checked_and_kept_letter_by_letter() {
+        let payload = |media: Media, body: &'static [u8]| {
+            media.payload(Bytes::from_static(body)).map_err(|error| error.status.as_u16())
+        };
+        let bytes = |media, body| payload(media, body).map(|payload| payload.bytes.to_vec());
+        assert_eq!(bytes(Media::Json(UTF_8), b" {\"n\": 1.0} "), Ok(b" {\"n\": 1.0} ".to_vec()));
+        for good in [&b"\"hi\""[..], b"1", b"null", b"[]"] {
+            assert_eq!(bytes(Media::Json(UTF_8), good), Ok(good.to_vec()));
+        }
+        for bad in [&b""[..], b"{", b"{} {}", b"\"\xff\"", b"nul"] {
+            assert_eq!(bytes(Media::Json(UTF_8), bad), Err(400));
+        }
+        assert_eq!(bytes(Media::Text(UTF_8), b""), Ok(vec![]));
+        assert_eq!(bytes(Media::Text(UTF_8), b"\xff"), Err(400));
+        assert_eq!(bytes(Media::Text(encoding_rs::UTF_16LE), b"h\0i\0"), Ok(b"hi".to_vec()));
+        assert_eq!(bytes(Media::Text(encoding_rs::UTF_16LE), b"h"), Err(400));
+        assert_eq!(bytes(Media::Text(encoding_rs::WINDOWS_1252), b"\xe9"), Ok("é".as_bytes().to_vec()));
+        assert_eq!(bytes(Media::Binary, b"\xff\0"), Ok(vec![0xff, 0]));
+    }
+
+    #[test]
+    fn of_a_metadata_key_the_last_part_counts() {
+        let headers = |entries: &[(&str, &str)]| {
+            let mut headers = HeaderMap::new();
+            for (name, value) in entries {
+                let name = axum::http::HeaderName::from_bytes(name.as_bytes()).unwrap();
+                headers.append(name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
+            }
+            metadata(&headers)
+                .map(|all| all.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>())
+        };
+        let read = headers(&[
+            ("X-WebPubSub-Metadata-Trace", "a, b"),
+            ("x-webpubsub-metadata-trace", "c , d "),
+            ("x-other", "1"),
+        ]);
+        assert_eq!(read.unwrap(), ["trace=d"]);
+        assert!(headers(&[("x-webpubsub-metadata-k", "é")]).is_err());
+        assert!(headers(&[("x-webpubsub-metadata-", "v")]).is_err());
+        assert!(headers(&[("x-webpubsub-metadata-k", &"v".repeat(1025))]).is_err());
+    }
+
+    #[test]
+    fn bulk_bodies_are_checked_whole() {
+        let read = |body: &'static str| {
+            Bulk::read(Media::Json(UTF_8), Bytes::from_static(body.as_bytes()))
+                .map_err(|error| error.status.as_u16())
+        };
+        for everybody in [
+            "{\"groups\":[\"g\",\"g\"]}",
+            "{\"groups\":[\"g\"],\"filter\":null}",
+            "{\"groups\":[\"g\"],\"filter\":\"\"}",
+        ] {
+            assert!(read(everybody).unwrap().filter.is_none(), "{everybody}");
+        }
+        assert!(read("{\"groups\":[\"g\"],\"filter\":\"true\"}").unwrap().filter.is_some());
+        for bad in [
+            "",
+            "{}",
+            "[]",
+            "{\"groups\":[]}",
+            "{\"groups\":null}",
+            "{\"groups\":[\"g\",\" \"]}",
+            "{\"groups\":[1]}",
+            "{\"groups\":[\"g\"],\"filter\":\" \"}",
+            "{\"groups\":[\"g\"],\"filter\":1}",
+            "{\"groups\":[\"g\"],\"filter\":\"userId\"}",
+        ] {
+            assert_eq!(read(bad).unwrap_err(), 400, "{bad}");
+        }
+        assert_eq!(Bulk::read(Media::Binary, Bytes::new()).unwrap_err().status.as_u16(), 415);
+    }
+}

@@ -1,0 +1,133 @@
+//! Why a request is refused: one table from causes to statuses and bodies.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use axum::Json;
+use axum::http::header::{ALLOW, HeaderName, WWW_AUTHENTICATE};
+use axum::http::{HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+
+use crate::engine::{CommandError, HubUnavailable};
+
+/// A refusal. Its body is the API's `ErrorDetail`, and its code also stands in a header, for answers without a body.
+#[derive(Debug)]
+pub(super) struct RestError {
+    pub(super) status: StatusCode,
+    code: Option<&'static str>,
+    target: Option<&'static str>,
+    message: Cow<'static, str>,
+    header: Option<Box<(HeaderName, HeaderValue)>>,
+}
+
+#[derive(Serialize)]
+struct ErrorDetail<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<&'a str>,
+    message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<&'a str>,
+    details: [(); 0],
+}
+
+impl RestError {
+    fn new(status: StatusCode, message: impl Into<Cow<'static, str>>) -> Self {
+        Self { status, code: None, target: None, message: message.into(), header: None }
+    }
+
+    fn coded(self, code: &'static str, target: &'static str) -> Self {
+        Self { code: Some(code), target: Some(target), ..self }
+    }
+
+    pub(super) fn bad_request(target: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, message).coded("Error.BadRequest", target)
+    }
+
+    pub(super) fn no_such_operation() -> Self {
+        Self::new(StatusCode::NOT_FOUND, "There is no such operation.")
+    }
+
+    pub(super) fn method_not_allowed(allowed: &str) -> Self {
+        let error = Self::new(StatusCode::METHOD_NOT_ALLOWED, "The method is not allowed here.");
+        Self {
+            header: HeaderValue::from_str(allowed).ok().map(|allowed| Box::new((ALLOW, allowed))),
+            ..error
+        }
+    }
+
+    /// The reason is told to the log only.
+    pub(super) fn unauthorized() -> Self {
+        let error = Self::new(StatusCode::UNAUTHORIZED, "A valid token is required.");
+        Self { header: Some(Box::new((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")))), ..error }
+    }
+
+    pub(super) fn unsupported_media_type() -> Self {
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "The content type is not supported.")
+    }
+
+    pub(super) fn body_too_large(bytes_max: usize) -> Self {
+        let message = format!("The request body is larger than {bytes_max} bytes.");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, message).coded("Error.BadRequest", "Request")
+    }
+
+    pub(super) fn not_implemented(target: &'static str, message: &'static str) -> Self {
+        Self::new(StatusCode::NOT_IMPLEMENTED, message).coded("Error.NotImplemented", target)
+    }
+
+    pub(super) fn unavailable() -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "The hub is not available now.")
+    }
+
+    /// Nothing is there to be found. The code tells of what, where there is no body.
+    pub(super) fn not_found(code: &'static str, target: &'static str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, format!("{target} is not found.")).coded(code, target)
+    }
+
+    fn conflict(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::CONFLICT, message).coded("Error.Connection.Conflict", "Connection")
+    }
+}
+
+impl From<HubUnavailable> for RestError {
+    fn from(error: HubUnavailable) -> Self {
+        tracing::debug!(%error, "a hub is not available");
+        Self::unavailable()
+    }
+}
+
+impl From<CommandError> for RestError {
+    fn from(error: CommandError) -> Self {
+        match error {
+            CommandError::UnknownConnection => Self::not_found("Error.Connection.NotExisted", "Connection"),
+            CommandError::UnknownUser => Self::not_found("Error.User.NotExisted", "User"),
+            CommandError::Permission(error) => Self::conflict(error.to_string()),
+            CommandError::TooManyGroups => Self::conflict("A connection would be in too many groups."),
+            CommandError::OtherRequest => {
+                Self::new(StatusCode::CONFLICT, "Another request was executed under this request id.")
+                    .coded("Error.Request.Conflict", "x-ms-client-request-id")
+            }
+            CommandError::Unavailable => Self::unavailable(),
+        }
+    }
+}
+
+impl fmt::Display for RestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.code.unwrap_or(self.status.canonical_reason().unwrap_or_default()))
+    }
+}
+
+impl IntoResponse for RestError {
+    fn into_response(self) -> Response {
+        let Self { status, code, target, message, header } = self;
+        let detail = ErrorDetail { code, message: &message, target, details: [] };
+        let mut response = (status, Json(detail)).into_response();
+        response.headers_mut().extend(header.map(|header| *header));
+        if let Some(code) = code {
+            let name = HeaderName::from_static("x-ms-error-code");
+            response.headers_mut().insert(name, HeaderValue::from_static(code));
+        }
+        response
+    }
+}
