@@ -18,14 +18,15 @@ const LINES_MAX = 2_000;
 export class Gateway {
   /**
    * Starts a gateway on a free port of loopback, which it keeps over restarts.
-   * `toml` is the text of its configuration file, `env` its extra environment.
+   * `toml` is the text of its configuration file, `env` its extra environment; `disk` keeps its log over restarts.
    * It is stopped after test `t`, which fails if the gateway logged an error or ended badly.
    */
-  static async start(t, { toml = "", env = {} } = {}) {
+  static async start(t, { toml = "", env = {}, disk = false } = {}) {
     const gateway = new Gateway();
     gateway.folder = await mkdtemp(path.join(os.tmpdir(), "oncewire-sdk-"));
     gateway.toml = toml;
     gateway.env = env;
+    gateway.disk = disk;
     gateway.port = 0;
     gateway.lines = [];
     gateway.output = "";
@@ -44,7 +45,8 @@ export class Gateway {
     const config = path.join(this.folder, "oncewire.toml");
     await writeFile(config, this.toml);
     const args = ["serve", "--listen", `127.0.0.1:${this.port}`, "--access-key", ACCESS_KEY];
-    args.push("--secondary-key", SECONDARY_ACCESS_KEY, "--config", config, "--store", "memory");
+    args.push("--secondary-key", SECONDARY_ACCESS_KEY, "--config", config);
+    args.push(...(this.disk ? ["--data-dir", path.join(this.folder, "data")] : ["--store", "memory"]));
     let ready;
     const connectionString = new Promise((resolve) => (ready = resolve));
     const onLine = (stream, line) => {
