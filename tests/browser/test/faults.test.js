@@ -13,9 +13,9 @@ import { Observer } from "../support/observer.js";
 
 const GROUP = "lab-faults";
 
-async function scene(t, options) {
-  const gateway = await DevGateway.start(t, options);
-  const browser = await Browser.launch(gateway, options);
+async function scene(t, { durability, breaksConnections } = {}) {
+  const gateway = await DevGateway.start(t, { durability });
+  const browser = await Browser.launch(gateway, { breaksConnections });
   const observer = await Observer.join(gateway, GROUP);
   const lab = await LabPage.open(browser, gateway.origin, GROUP);
   return { gateway, browser, observer, lab };
@@ -110,4 +110,19 @@ test("the gateway is killed in a flood", async (t) => {
   await gateway.fault("restart");
   await until("both incidents judged", async () => (await lab.page.locator('.incidents [data-state="good"]').count()) === 2);
   await assertAgreement(lab, observer);
+});
+
+test("the page says so when a gateway that keeps nothing was killed", async (t) => {
+  const { gateway, lab } = await scene(t, { durability: "memory", breaksConnections: true });
+  await until("the gateway's boot id", () => lab.boot());
+  const participants = [...PUBLISHERS, ...SUBSCRIBERS];
+  const before = await Promise.all(participants.map((name) => lab.connectionId(name)));
+  await lab.press("kill");
+  await gateway.fault("restart");
+  assert.match(await lab.judged(), /· 4 sessions lost and replaced ·/);
+  for (const [index, name] of participants.entries()) {
+    assert.notEqual(await lab.connectionId(name), before[index], `${name} has a new session`);
+  }
+  const delivered = await lab.counter("S2", "delivered");
+  await until("deliveries in the new sessions", async () => (await lab.counter("S2", "delivered")) > delivered);
 });

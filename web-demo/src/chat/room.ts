@@ -3,6 +3,7 @@
  */
 import { negotiate } from "../gateway.js";
 import { OfficialLink } from "../links/index.js";
+import { randomId } from "../random.js";
 
 /** Receipts are collected for so long, so that a burst costs one publish. */
 const RECEIPT_DELAY_MS = 100;
@@ -71,7 +72,7 @@ export class Room {
   }
 
   say(text: string): void {
-    const id = crypto.randomUUID();
+    const id = randomId(16);
     const saying: Saying = { id, from: this.user, text, isMine: true, isSent: false, isAcked: false, receivedBy: [] };
     this.#mine.set(id, saying);
     this.#show(saying);

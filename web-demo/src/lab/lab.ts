@@ -4,6 +4,7 @@
  */
 import { gatewayStatus, type GatewayStatus, restartGateway, strike, type SocketFault } from "../gateway.js";
 import type { TraceEvent } from "../protobuf-client/index.js";
+import { randomId } from "../random.js";
 import { Incident, plural } from "./incident.js";
 import { asNumbered, type Numbered, type Participant, Publisher, Subscriber } from "./participants.js";
 import { Timeline } from "./timeline.js";
@@ -14,6 +15,7 @@ export const FLOOD_MESSAGES = 2_000;
 const CUT_BURST_MESSAGES = 8;
 const RELOAD_BURST_MESSAGES = 60;
 const TICK_MS = 50;
+const FENCE_AGAIN_MS = 2_000;
 const INCIDENTS_MAX = 50;
 
 /** What a page leaves to the one after it, apart from the protobuf client's sessions. */
@@ -68,7 +70,7 @@ export class Lab {
 
   constructor(rate: number) {
     this.#legacy = readLegacy();
-    this.group = sessionStorage.getItem(GROUP_KEY) ?? `lab-${Math.random().toString(36).slice(2, 8)}`;
+    this.group = sessionStorage.getItem(GROUP_KEY) ?? `lab-${randomId(3)}`;
     sessionStorage.setItem(GROUP_KEY, this.group);
     this.rate = this.#legacy?.rate ?? rate;
     const listener = {
@@ -192,7 +194,9 @@ export class Lab {
       await Promise.all(this.subscribers.map((subscriber) => subscriber.deliveryOf(publisher.id, number)));
       for (const { judge } of this.subscribers) judge.settle(publisher.id, number);
     });
-    await Promise.all(passed);
+    // A subscriber whose session was replaced may miss it; a later message tells as much.
+    const timer = setInterval(() => this.#publish(1), FENCE_AGAIN_MS);
+    await Promise.all(passed).finally(() => clearInterval(timer));
   }
 
   /** Each publisher publishes so many more. */

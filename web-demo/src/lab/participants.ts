@@ -11,6 +11,7 @@ import {
 } from "../links/index.js";
 import type { Started, TraceEvent } from "../protobuf-client/index.js";
 import { negotiate } from "../gateway.js";
+import { randomId } from "../random.js";
 import { Judge } from "./judge.js";
 
 /** Publishes that a publisher has under way; the rest of a flood waits in its backlog. */
@@ -132,7 +133,7 @@ export class Publisher extends Participant {
   answeredDuplicate = 0;
   /** Numbers up to this one are acknowledged, since acks come in order. */
   ackedUpTo = 0;
-  #state: PublisherState = { id: newPublisherId(), nextNumber: 1, uncertain: 0 };
+  #state: PublisherState = { id: randomId(3), nextNumber: 1, uncertain: 0 };
   /** Numbers that wait to be handed to the client. */
   #backlog = 0;
   #underWay = 0;
@@ -279,9 +280,4 @@ export class Subscriber extends Participant {
       return !isThere;
     });
   }
-}
-
-function newPublisherId(): string {
-  const bytes = crypto.getRandomValues(new Uint8Array(3));
-  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
