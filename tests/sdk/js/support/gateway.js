@@ -18,15 +18,17 @@ const LINES_MAX = 2_000;
 export class Gateway {
   /**
    * Starts a gateway on a free port of loopback, which it keeps over restarts.
-   * `toml` is the text of its configuration file, `env` its extra environment; `disk` keeps its log over restarts.
+   * `toml` is the text of its configuration file, `env` its extra environment; `disk` keeps its log over restarts. With
+   * `secured` it does that, too, and serves https alone, with a certificate of its own making.
    * It is stopped after test `t`, which fails if the gateway logged an error or ended badly.
    */
-  static async start(t, { toml = "", env = {}, disk = false } = {}) {
+  static async start(t, { toml = "", env = {}, disk = false, secured = false } = {}) {
     const gateway = new Gateway();
     gateway.folder = await mkdtemp(path.join(os.tmpdir(), "oncewire-sdk-"));
     gateway.toml = toml;
     gateway.env = env;
-    gateway.disk = disk;
+    gateway.disk = disk || secured;
+    gateway.secured = secured;
     gateway.port = 0;
     gateway.lines = [];
     gateway.output = "";
@@ -44,9 +46,10 @@ export class Gateway {
   async launch() {
     const config = path.join(this.folder, "oncewire.toml");
     await writeFile(config, this.toml);
-    const args = ["serve", "--listen", `127.0.0.1:${this.port}`, "--access-key", ACCESS_KEY];
-    args.push("--secondary-key", SECONDARY_ACCESS_KEY, "--config", config);
-    args.push(...(this.disk ? ["--data-dir", path.join(this.folder, "data")] : ["--store", "memory"]));
+    const args = ["serve", "--access-key", ACCESS_KEY, "--secondary-key", SECONDARY_ACCESS_KEY, "--config", config];
+    const listen = `127.0.0.1:${this.port}`;
+    args.push(...(this.secured ? ["--tls-self-signed", "--tls-listen", listen] : ["--listen", listen]));
+    args.push(...(this.disk ? ["--data-dir", this.dataFolder] : ["--store", "memory"]));
     let ready;
     const connectionString = new Promise((resolve) => (ready = resolve));
     const onLine = (stream, line) => {
@@ -65,6 +68,17 @@ export class Gateway {
     assert.ok(endpoint, `the connection string of the Azure shape: ${this.connectionString}`);
     this.endpoint = endpoint.replace(/\/$/, "");
     this.port = Number(new URL(endpoint).port);
+  }
+
+  get dataFolder() {
+    return path.join(this.folder, "data");
+  }
+
+  /** The environment in which clients, of JavaScript and Python, trust its certificate. */
+  get trust() {
+    if (!this.secured) return {};
+    const certificate = path.join(this.dataFolder, "self-signed-certificate.pem");
+    return { NODE_EXTRA_CA_CERTS: certificate, SSL_CERT_FILE: certificate };
   }
 
   /** `host:port`, as a proxy wants it. */

@@ -10,7 +10,7 @@ import { WebPubSubJsonProtocol, WebPubSubJsonReliableProtocol } from "@azure/web
 import { Client } from "../support/client.js";
 import { Gateway } from "../support/gateway.js";
 import { ProtobufClient, any } from "../support/protobuf_client.js";
-import { PythonClient } from "../support/python_client.js";
+import { RemoteClient } from "../support/remote_client.js";
 import { RawClient } from "../support/raw_client.js";
 
 const GROUP = "everybody";
@@ -115,8 +115,8 @@ test("clients of all kinds see one another's messages in one group", async (t) =
   const participants = [
     official("js reliable", await Client.connect(t, gateway, { protocol: WebPubSubJsonReliableProtocol() })),
     official("js", await Client.connect(t, gateway, { protocol: WebPubSubJsonProtocol() })),
-    pythonic("python async", await PythonClient.connect(t, gateway, "async")),
-    pythonic("python sync", await PythonClient.connect(t, gateway, "sync")),
+    pythonic("python async", await RemoteClient.python(t, gateway, "async")),
+    pythonic("python sync", await RemoteClient.python(t, gateway, "sync")),
     inProtobuf("protobuf reliable", await ProtobufClient.connect(t, gateway, { reliable: true })),
     inProtobuf("protobuf", await ProtobufClient.connect(t, gateway)),
     raw("raw one", await RawClient.connect(t, gateway, GROUP, member)),
