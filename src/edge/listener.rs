@@ -20,7 +20,7 @@ use tokio::time::timeout;
 use tower::ServiceExt;
 
 use super::Shared;
-use super::tls::Tls;
+use super::tls::Acceptor;
 use crate::config::Scheme;
 use crate::telemetry::Episode;
 
@@ -52,7 +52,12 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// Accepts until the gateway stops. While as many connections as allowed are shaking hands, further ones wait in the
 /// kernel's backlog: a storm is worked off in order, nobody is refused. `tls` is what they are taken into first.
-pub(super) async fn accept(shared: Arc<Shared>, listener: TcpListener, tls: Option<Tls>, router: Router) {
+pub(super) async fn accept(
+    shared: Arc<Shared>,
+    listener: TcpListener,
+    tls: Option<Acceptor>,
+    router: Router,
+) {
     let mut failures = Episode::default();
     let accept_one = async || {
         let permit = Arc::clone(&shared.pending).acquire_owned().await.ok();
@@ -105,7 +110,7 @@ impl Connection {
     }
 
     /// Takes the connection into TLS first.
-    async fn serve_inside(self, tls: Tls, stream: TcpStream) {
+    async fn serve_inside(self, tls: Acceptor, stream: TcpStream) {
         let limit = Duration::from_secs(self.shared.edge.config.header_read_timeout_seconds);
         let handshake = async {
             stream.set_nodelay(true)?;

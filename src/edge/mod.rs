@@ -98,7 +98,13 @@ pub async fn serve(edge: Edge, listeners: Listeners, operations: Router, shutdow
     let shared = Arc::new(Shared { edge, pending, sockets, tasks, is_stopping });
     let router = routes::router(&shared, operations);
     let http = listeners.http.map(|listener| (listener, None));
-    let https = listeners.https.map(|(listener, tls)| (listener, Some(tls)));
+    let https = listeners.https.map(|(listener, tls)| {
+        let (acceptor, watch) = tls.into_parts();
+        if let Some(watch) = watch {
+            shared.tasks.spawn(shared.is_stopping.clone().run_until_cancelled_owned(watch.run()));
+        }
+        (listener, Some(acceptor))
+    });
     let mut accepting = JoinSet::new();
     for (listener, tls) in http.into_iter().chain(https) {
         accepting.spawn(listener::accept(Arc::clone(&shared), listener, tls, router.clone()));

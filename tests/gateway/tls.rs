@@ -13,7 +13,7 @@ pub struct Secured {
     pub gateway: Gateway,
     pub client: TlsClient,
     pub pair: Pair,
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 impl Secured {
@@ -26,7 +26,7 @@ impl Secured {
         let pair = Pair::new();
         let files = pair.write(directory.path());
         let gateway = Gateway::with_tls(&files, change).await;
-        Self { gateway, client: TlsClient::new(&pair.certificate), pair, _directory: directory }
+        Self { gateway, client: TlsClient::new(&pair.certificate), pair, directory }
     }
 
     async fn reliable(&self, user: &str) -> Socket {
@@ -73,6 +73,28 @@ async fn both_versions_are_spoken_and_a_client_comes_back_with_its_session() {
         let mut socket = secured.gateway.reliable_inside(&client, "a").await;
         socket.done(join("g", 1)).await;
     }
+}
+
+#[tokio::test]
+async fn a_new_certificate_is_shown_when_its_files_change_and_sockets_stay() {
+    let secured = Secured::start().await;
+    let address = secured.gateway.tls_address();
+    let mut early = secured.reliable("early").await;
+    // What can't be used changes nothing; time enough for several looks.
+    std::fs::write(secured.directory.path().join("key.pem"), "no key").unwrap();
+    tokio::time::sleep(std::time::Duration::from_secs(7)).await;
+    TlsClient::new(&secured.pair.certificate).connect(address).await.unwrap();
+    let new = Pair::new();
+    new.write(secured.directory.path());
+    // Each time a client with no memory of earlier connections.
+    soon(async {
+        while TlsClient::new(&new.certificate).connect(address).await.is_err() {
+            a_while().await;
+        }
+    })
+    .await;
+    assert!(TlsClient::new(&secured.pair.certificate).connect(address).await.is_err());
+    early.done(join("g", 1)).await;
 }
 
 #[tokio::test]

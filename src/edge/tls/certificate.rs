@@ -43,25 +43,29 @@ pub enum CertificateError {
     },
 }
 
-/// A certificate with its chain and its key.
-pub(super) fn read(
-    certificate: &Path,
-    key: &Path,
-    provider: &CryptoProvider,
-) -> Result<CertifiedKey, CertificateError> {
-    parse(&contents(certificate)?, certificate, &contents(key)?, key, provider)
+/// What is in the two files.
+pub(super) struct Contents {
+    pub certificate: Vec<u8>,
+    pub key: Vec<u8>,
 }
 
-/// The same from what is in the files.
+/// Reads the two files.
+pub(super) fn contents(certificate: &Path, key: &Path) -> Result<Contents, CertificateError> {
+    let read = |path: &Path| {
+        std::fs::read(path).map_err(|source| CertificateError::Unreadable { path: path.to_owned(), source })
+    };
+    Ok(Contents { certificate: read(certificate)?, key: read(key)? })
+}
+
+/// A certificate with its chain and its key. The paths are for errors alone.
 pub(super) fn parse(
-    certificate_pem: &[u8],
+    contents: &Contents,
     certificate: &Path,
-    key_pem: &[u8],
     key: &Path,
     provider: &CryptoProvider,
 ) -> Result<CertifiedKey, CertificateError> {
-    let chain = parse_chain(certificate_pem, certificate)?;
-    let private = PrivateKeyDer::from_pem_slice(key_pem).map_err(|error| match error {
+    let chain = parse_chain(&contents.certificate, certificate)?;
+    let private = PrivateKeyDer::from_pem_slice(&contents.key).map_err(|error| match error {
         pem::Error::NoItemsFound => CertificateError::NoKey(key.to_owned()),
         _ => CertificateError::BadKey(key.to_owned()),
     })?;
@@ -83,8 +87,4 @@ fn parse_chain(pem: &[u8], path: &Path) -> Result<Vec<CertificateDer<'static>>, 
         true => Ok(chain),
         false => Err(bad()),
     }
-}
-
-fn contents(path: &Path) -> Result<Vec<u8>, CertificateError> {
-    std::fs::read(path).map_err(|source| CertificateError::Unreadable { path: path.to_owned(), source })
 }

@@ -12,7 +12,8 @@ use tokio_rustls::rustls::crypto::CryptoProvider;
 use tokio_rustls::rustls::sign::CertifiedKey;
 use url::{Host, Url};
 
-use super::{TlsError, certificate};
+use super::TlsError;
+use super::certificate::{self, Contents};
 
 /// The certificate and its key, for the gateway alone.
 const PAIR_FILE: &str = "self-signed.pem";
@@ -44,8 +45,10 @@ pub(super) fn keep(
     provider: &CryptoProvider,
 ) -> Result<CertifiedKey, TlsError> {
     let names = names(public_urls);
-    let parse =
-        |pem: &str, path: &Path| certificate::parse(pem.as_bytes(), path, pem.as_bytes(), path, provider);
+    let parse = |pem: &str, path: &Path| {
+        let contents = Contents { certificate: pem.as_bytes().to_vec(), key: pem.as_bytes().to_vec() };
+        certificate::parse(&contents, path, path, provider)
+    };
     let Some(directory) = directory else {
         tracing::info!(?names, "made a self-signed certificate, which goes with this process");
         return Ok(parse(&make(&names, now)?, Path::new(PAIR_FILE))?);
