@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use clap::builder::BoolishValueParser;
 use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-use oncewire::config::{Durability, Overrides, Secret, Store};
+use oncewire::config::{AllowedOrigin, Durability, Overrides, Secret, Store};
 use oncewire::telemetry::LogFormat;
 use url::Url;
 
@@ -129,6 +129,16 @@ pub struct Serve {
     #[arg(long = "public-url", value_name = "URL", env = "ONCEWIRE_PUBLIC_URL", value_delimiter = ',')]
     public_urls: Vec<Url>,
 
+    /// Origin whose pages may connect from a browser, or * for all; may be given several times, in the variable with
+    /// commas [default: any with a token, the gateway's own without]
+    #[arg(
+        long = "allowed-origin",
+        value_name = "ORIGIN",
+        env = "ONCEWIRE_ALLOWED_ORIGIN",
+        value_delimiter = ','
+    )]
+    allowed_origins: Vec<AllowedOrigin>,
+
     /// Serve the demo page at / too; everybody who reaches it gets access tokens for the hub demo
     #[arg(long, env = "ONCEWIRE_DEMO", value_parser = BoolishValueParser::new())]
     demo: bool,
@@ -154,6 +164,7 @@ impl Serve {
             access_key: self.access_key.clone(),
             secondary_access_key: self.secondary_key.clone(),
             public_urls: self.public_urls.clone(),
+            allowed_origins: self.allowed_origins.clone(),
             demo: self.demo.then_some(true),
             ..self.storage.overrides()
         }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use url::Url;
 
 use super::hub::HubOverrides;
-use super::{Config, ConfigError, ConfigWarning, Durability, Secret, Store};
+use super::{AllowedOrigin, Config, ConfigError, ConfigWarning, Durability, Secret, Store};
 
 /// What the command line and the environment say. What is set here wins over the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub struct Overrides {
     pub secondary_access_key: Option<Secret>,
     /// See [`Config::public_urls`]; when not empty it replaces all of the file's.
     pub public_urls: Vec<Url>,
+    /// See [`Config::allowed_origins`]; when not empty it replaces all of the file's.
+    pub allowed_origins: Vec<AllowedOrigin>,
     /// See [`Config::store`].
     pub store: Option<Store>,
     /// See [`Config::data_dir`].
@@ -75,6 +77,7 @@ impl Config {
             access_key,
             secondary_access_key,
             public_urls,
+            allowed_origins,
             store,
             data_dir,
             durability,
@@ -89,6 +92,9 @@ impl Config {
         self.secondary_access_key = secondary_access_key.or(self.secondary_access_key.take());
         if !public_urls.is_empty() {
             self.public_urls = public_urls;
+        }
+        if !allowed_origins.is_empty() {
+            self.allowed_origins = allowed_origins;
         }
         self.store = store.unwrap_or(self.store);
         if let Some(data_dir) = data_dir {

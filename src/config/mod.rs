@@ -10,6 +10,7 @@
 mod error;
 mod hub;
 mod load;
+mod origin;
 mod secret;
 
 use std::collections::BTreeMap;
@@ -23,6 +24,7 @@ use url::Url;
 pub use error::{ConfigError, ConfigWarning};
 pub use hub::{HubOverrides, HubSettings};
 pub use load::Overrides;
+pub use origin::{AllowedOrigin, BadOrigin};
 pub use secret::Secret;
 
 /// Everything that can be set. The field names are the keys of the TOML file.
@@ -64,6 +66,14 @@ pub struct Config {
     /// token is then good for the host that its client dialled. Behind a proxy that rewrites the `Host` header the
     /// public URL must be set, or every token is refused.
     pub public_urls: Vec<Url>,
+
+    /// The origins whose pages may use the gateway from a browser, such as `https://app.example.com`; `*` stands for all.
+    /// Default none: then a page of any origin may connect with an access token, one without a token only if it is of
+    /// the gateway's own origin, and no page of another origin reads an answer of an HTTP operation. When set, it binds
+    /// all pages, those of the gateway's own origin too: the others are answered 403. Clients that are no browsers don't
+    /// name an origin and are not affected. Danger: with `*` and an anonymous hub, any page that somebody visits can
+    /// connect to the hub from inside their network.
+    pub allowed_origins: Vec<AllowedOrigin>,
 
     /// Where logs are kept: `disk` or `memory`. Default `disk`. Danger: with `memory` no session and no message
     /// survives a restart.
@@ -248,6 +258,7 @@ impl Default for Config {
             access_key: None,
             secondary_access_key: None,
             public_urls: Vec::new(),
+            allowed_origins: Vec::new(),
             store: Store::Disk,
             data_dir: PathBuf::from("data"),
             durability: None,

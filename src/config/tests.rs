@@ -46,6 +46,7 @@ fn every_key_can_be_set() {
         access_key = "0123456789abcdef0123456789abcdef"
         secondary_access_key = "fedcba9876543210fedcba9876543210"
         public_urls = ["https://chat.example.com/wps"]
+        allowed_origins = ["https://app.example.com", "*"]
         store = "memory"
         data_dir = "/var/lib/oncewire"
         durability = "memory"
@@ -96,6 +97,7 @@ fn every_key_can_be_set() {
         access_key: Some(Secret::new("0123456789abcdef0123456789abcdef")),
         secondary_access_key: Some(Secret::new("fedcba9876543210fedcba9876543210")),
         public_urls: vec!["https://chat.example.com/wps".parse().unwrap()],
+        allowed_origins: vec!["https://app.example.com".parse().unwrap(), AllowedOrigin::Any],
         store: Store::Memory,
         data_dir: "/var/lib/oncewire".into(),
         durability: Some(Durability::Memory),
@@ -171,6 +173,7 @@ fn overrides_win_over_the_file_and_the_file_over_the_defaults() {
         access_key = "the file's key"
         secondary_access_key = "the file's other key"
         public_urls = ["https://file.example"]
+        allowed_origins = ["https://page.file.example", "https://other.file.example"]
         data_dir = "/file"
         "#;
     let overrides = Overrides {
@@ -182,6 +185,7 @@ fn overrides_win_over_the_file_and_the_file_over_the_defaults() {
         access_key: Some(Secret::new("the flag's key")),
         secondary_access_key: None,
         public_urls: vec!["https://flag.example".parse().unwrap()],
+        allowed_origins: vec!["https://page.flag.example".parse().unwrap()],
         store: Some(Store::Memory),
         data_dir: Some("/flag".into()),
         durability: Some(Durability::Os),
@@ -195,6 +199,7 @@ fn overrides_win_over_the_file_and_the_file_over_the_defaults() {
     assert_eq!(config.access_key.as_ref().unwrap().expose(), "the flag's key");
     assert_eq!(config.secondary_access_key.as_ref().unwrap().expose(), "the file's other key");
     assert_eq!(config.public_urls, ["https://flag.example".parse().unwrap()]);
+    assert_eq!(config.allowed_origins, ["https://page.flag.example".parse().unwrap()]);
     assert_eq!(config.data_dir.to_str(), Some("/flag"));
     assert_eq!(config.durability, Some(Durability::Os));
     assert!(config.demo && !read(file).unwrap().demo);
@@ -227,6 +232,8 @@ fn a_wrong_type_is_refused_by_key_and_line() {
         ("durability = \"fsync\"", "durability"),
         ("public_urls = \"https://a.example\"", "public_urls"),
         ("public_urls = [\"chat.example.com\"]", "public_urls"),
+        ("allowed_origins = [\"chat.example.com\"]", "allowed_origins"),
+        ("allowed_origins = \"*\"", "allowed_origins"),
     ] {
         assert!(refusal(text).contains(key), "{}", refusal(text));
     }

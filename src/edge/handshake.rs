@@ -12,6 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use oncewire_protocol::wire::raw::RawTarget;
 use oncewire_protocol::wire::{ConnectionId, GroupName, HubName, Subprotocol, UserId, negotiate};
 
+use super::origin::may_upgrade;
 use super::query::{InvalidMode, Query};
 use crate::auth::{AccessKeys, AudienceContext, TokenError};
 use crate::config::Config;
@@ -63,6 +64,8 @@ pub(super) struct Recover {
 pub(super) enum Refusal {
     #[error("this is no WebSocket upgrade of version 13")]
     NotAnUpgrade,
+    #[error("pages of this origin may not connect")]
+    ForeignOrigin,
     #[error("the hub is missing")]
     NoHub,
     #[error("the hub's name is not valid")]
@@ -93,6 +96,7 @@ impl Refusal {
             | Self::TooManyGroups
             | Self::BadMode => StatusCode::BAD_REQUEST,
             Self::NoToken | Self::BadToken(_) => StatusCode::UNAUTHORIZED,
+            Self::ForeignOrigin => StatusCode::FORBIDDEN,
             Self::Full | Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
@@ -108,6 +112,9 @@ pub(super) fn decide(
     now_unix_seconds: u64,
 ) -> Result<Handshake, Refusal> {
     let websocket_key = websocket_key(request).ok_or(Refusal::NotAnUpgrade)?;
+    if !may_upgrade(&request.headers, config, true) {
+        return Err(Refusal::ForeignOrigin);
+    }
     let query = Query::parse(request.uri.query().unwrap_or_default());
     let hub = path_hub.or(query.hub.as_deref()).filter(|hub| !hub.trim().is_empty()).ok_or(Refusal::NoHub)?;
     let offer = list(&request.headers, &SEC_WEBSOCKET_PROTOCOL);
@@ -184,7 +191,12 @@ fn begin(
                 AudienceContext { public_urls: &config.public_urls, host: dialled, hub: spelled_hub };
             keys.verify_client_token(token, &audience, now_unix_seconds)?
         }
-        None if config.hub(hub.as_str()).anonymous => Default::default(),
+        None if config.hub(hub.as_str()).anonymous => {
+            if !may_upgrade(&request.headers, config, false) {
+                return Err(Refusal::ForeignOrigin);
+            }
+            Default::default()
+        }
         None => return Err(Refusal::NoToken),
     };
     let groups: Result<Vec<_>, _> = claims.groups.iter().map(|group| GroupName::new(group)).collect();

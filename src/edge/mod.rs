@@ -16,6 +16,7 @@
 //! | `tls/` | certificates, and TLS handshakes |
 //! | `routes.rs` | paths, and the limits of the HTTP side |
 //! | `query.rs`, `handshake.rs` | what an upgrade request asks for, without I/O |
+//! | `origin.rs` | which pages of other sites may come |
 //! | `upgrade.rs` | carries out what was decided |
 //! | `faults.rs` | faults made on purpose, where that is allowed |
 //! | `sockets.rs` | all sockets: how many, and their common end |
@@ -26,6 +27,7 @@
 mod faults;
 mod handshake;
 mod listener;
+mod origin;
 mod query;
 mod routes;
 mod socket;

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::error_handling::HandleErrorLayer;
-use axum::http::StatusCode;
+use axum::http::{HeaderValue, Method, StatusCode, request};
 use axum::routing::any;
 use axum::{BoxError, Router};
 use tower::ServiceBuilder;
 use tower::limit::GlobalConcurrencyLimitLayer;
 use tower::load_shed::LoadShedLayer;
+use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 use tower_http::timeout::TimeoutLayer;
 use url::Url;
 
@@ -19,6 +20,9 @@ use crate::config::Config;
 
 /// HTTP requests that are worked on at once, upgrades aside; further ones are answered 503.
 const HTTP_REQUESTS_MAX: usize = 1024;
+
+/// How long a browser may remember that a page may use the operations.
+const PREFLIGHT_MAX_AGE: Duration = Duration::from_secs(600);
 
 /// All paths: the client endpoint and `operations`, at the root and behind the path of each public URL. A proxy may
 /// take that prefix away or leave it.
@@ -42,7 +46,30 @@ fn limited(operations: Router, config: &Config) -> Router {
         .layer(LoadShedLayer::new())
         .layer(GlobalConcurrencyLimitLayer::new(HTTP_REQUESTS_MAX))
         .layer(TimeoutLayer::with_status_code(StatusCode::SERVICE_UNAVAILABLE, timeout));
-    operations.layer(layers)
+    let operations = operations.layer(layers);
+    match cross_origin(config) {
+        Some(cross_origin) => operations.layer(cross_origin),
+        None => operations,
+    }
+}
+
+/// Lets pages of the listed origins read answers. A token comes in a header that a page sets by itself, so no cookie or
+/// the like has to be let through.
+fn cross_origin(config: &Config) -> Option<CorsLayer> {
+    if config.allowed_origins.is_empty() {
+        return None;
+    }
+    let allowed = config.allowed_origins.clone();
+    let is_allowed = move |origin: &HeaderValue, _: &request::Parts| {
+        origin.to_str().is_ok_and(|origin| allowed.iter().any(|allowed| allowed.includes(origin)))
+    };
+    let methods = [Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::DELETE];
+    let cors = CorsLayer::new()
+        .allow_origin(AllowOrigin::predicate(is_allowed))
+        .allow_methods(methods)
+        .allow_headers(AllowHeaders::mirror_request())
+        .max_age(PREFLIGHT_MAX_AGE);
+    Some(cors)
 }
 
 async fn shed(_: BoxError) -> StatusCode {

@@ -202,6 +202,8 @@ fn wrong_usage_exits_2() {
         &["log"],
         &["serve", "--access-key", KEY, "--listen", "8080"],
         &["serve", "--access-key", KEY, "--public-url", "ws://chat.example.com"],
+        &["serve", "--access-key", KEY, "--allowed-origin", "chat.example.com"],
+        &["serve", "--access-key", KEY, "--allowed-origin", "https://chat.example.com/path"],
         &["serve", "--access-key", KEY, "--log", "oncewire=loud"],
         &["serve", "--unknown"],
         &["dev", "--listen", "0.0.0.0:0"],
@@ -264,6 +266,7 @@ fn every_flag_of_serve_is_also_a_variable() {
             .env("ONCEWIRE_DURABILITY", "memory")
             .env("ONCEWIRE_DEMO", "true")
             .env("ONCEWIRE_PUBLIC_URL", "https://chat.example.com/wps,https://other.example.com")
+            .env("ONCEWIRE_ALLOWED_ORIGIN", "https://app.example.com,http://localhost:3000")
             .env("ONCEWIRE_LOG", "trace")
             .env("ONCEWIRE_LOG_FORMAT", "json"),
     );

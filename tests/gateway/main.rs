@@ -16,6 +16,7 @@
 //! | `demo` | the demo page and its operations, and who may use them |
 //! | `faults` | what the demo's page does to sockets, and what their clients make of it |
 //! | `dev` | the command that starts itself again when it is killed |
+//! | `origins` | pages of other origins |
 //! | `tls` | the same inside TLS, and TLS handshakes |
 //! | `client` | the protocol's own client through a proxy that cuts |
 //! | `floods` | too much of everything, with the memory of the process held to a bound |
@@ -44,6 +45,7 @@ mod full_disk;
 mod handshake;
 mod limits;
 mod ordering;
+mod origins;
 mod payloads;
 mod permissions;
 mod process;
