@@ -100,7 +100,8 @@ fn dev(arguments: &Dev) -> Result<(), Failure> {
 #[cfg(unix)]
 fn dev_with(mut config: Config, arguments: &Dev, access_key: &Secret) -> Result<(), Failure> {
     if !arguments.supervised {
-        return match supervisor::supervise(supervisor::this_program).map_err(Failure::Runtime)? {
+        let command = supervisor::this_program().map_err(Failure::Runtime)?;
+        return match supervisor::supervise(command).map_err(Failure::Runtime)? {
             0 => Ok(()),
             code => Err(Failure::Served(code)),
         };
@@ -179,7 +180,7 @@ fn run(
         let gateway = gateway.supervised(is_supervised);
         greet(&addresses, &config)?;
         for (scheme, address) in addresses {
-            tracing::info!(%scheme, %address, "listening");
+            tracing::info!(%scheme, %address, process = std::process::id(), "listening");
         }
         let stop = Arc::new(Notify::new());
         let stopped = Arc::clone(&stop).notified_owned();

@@ -10,7 +10,6 @@
 //! Only a process that was killed (SIGKILL) is started again. One that ends by itself is not, and its exit code is the
 //! supervisor's. No process outlives its supervisor, however that ends.
 
-use std::ffi::OsString;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -35,7 +34,7 @@ const STARTS_IN_VAIN_MAX: u32 = 5;
 ///
 /// # Errors
 /// When a process can't be started, or ended by another signal than SIGKILL, or is killed each time before it serves.
-pub fn supervise(command: impl Fn(&[String]) -> Result<Command>) -> Result<u8> {
+pub fn supervise(command: impl Fn(&[String]) -> Command) -> Result<u8> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut signals = Signals::listen().context("can't listen for signals")?;
@@ -44,7 +43,7 @@ pub fn supervise(command: impl Fn(&[String]) -> Result<Command>) -> Result<u8> {
         loop {
             let started_at = Instant::now();
             let is_restart = !places.is_empty();
-            let mut served = Served::start(command(&places)?)?;
+            let mut served = Served::start(command(&places))?;
             let (end, ready) = served.watch(&mut signals, is_restart).await?;
             starts_in_vain = if ready.is_some() { 0 } else { starts_in_vain + 1 };
             if !end.is_killed() || end.is_told_to {
@@ -62,17 +61,21 @@ pub fn supervise(command: impl Fn(&[String]) -> Result<Command>) -> Result<u8> {
     })
 }
 
-/// This program with its own arguments, as the process that serves.
-pub fn this_program(places: &[String]) -> Result<Command> {
+/// Makes commands of this program with its own arguments, as the process that serves.
+///
+/// # Errors
+/// When it can't be told which program this is.
+pub fn this_program() -> Result<impl Fn(&[String]) -> Command> {
+    // Now: when the file has been replaced, by a build for example, its name can't be told any more.
     let program = std::env::current_exe().context("can't tell which program this is")?;
-    let mut command = Command::new(program);
-    let mut arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
-    arguments.push("--supervised".into());
-    for place in places {
-        arguments.extend(["--again".into(), place.into()]);
-    }
-    command.args(arguments);
-    Ok(command)
+    Ok(move |places: &[String]| {
+        let mut command = Command::new(&program);
+        command.args(std::env::args_os().skip(1)).arg("--supervised");
+        for place in places {
+            command.args(["--again", place]);
+        }
+        command
+    })
 }
 
 /// How a process ended.
@@ -227,7 +230,7 @@ mod tests {
         let result = supervise(|places| {
             let mut command = Command::new("sh");
             command.args(["-c", &format!("echo \"start $*\" >> \"$0\"; {script}")]).arg(&starts).args(places);
-            Ok(command)
+            command
         });
         let starts = std::fs::read_to_string(&starts).unwrap();
         (result, starts.lines().map(str::to_owned).collect())

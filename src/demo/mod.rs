@@ -64,5 +64,6 @@ pub fn router(demo: Demo) -> Router {
         .route("/demo/restart", post(operations::restart))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(Arc::new(demo));
-    page::router().merge(operations).layer(middleware::from_fn_with_state(Arc::new(site), site::check))
+    // Of these routes only: whoever asks for a path that is not here is none of the page's business.
+    page::router().merge(operations).route_layer(middleware::from_fn_with_state(Arc::new(site), site::check))
 }

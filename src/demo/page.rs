@@ -1,13 +1,13 @@
 //! The built files of `web-demo`, which are part of the program.
 
 use axum::Router;
-use axum::extract::Extension;
+use axum::extract::{Extension, OriginalUri};
 use axum::http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH, REFERRER_POLICY,
     X_CONTENT_TYPE_OPTIONS,
 };
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use axum::response::{IntoResponse, Response};
+use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -29,8 +29,17 @@ const HASHED: &str = "assets/";
 pub(super) fn router() -> Router {
     Files::iter().fold(Router::new(), |router, name| {
         let path = if name == INDEX { "/".to_owned() } else { format!("/{name}") };
-        let serve = async move |Extension(Reached(base)): Extension<Reached>, headers: HeaderMap| {
-            Files::get(&name).map(|file| respond(&name, file, &base, &headers)).ok_or(StatusCode::NOT_FOUND)
+        let serve = async move |Extension(Reached(base)): Extension<Reached>,
+                                OriginalUri(uri),
+                                headers: HeaderMap| {
+            if name == INDEX && !uri.path().ends_with('/') {
+                // The page asks for everything else by names that begin where it is.
+                return Redirect::permanent(&format!("{}/", uri.path())).into_response();
+            }
+            match Files::get(&name) {
+                Some(file) => respond(&name, file, &base, &headers),
+                None => StatusCode::NOT_FOUND.into_response(),
+            }
         };
         router.route(&path, get(serve))
     })

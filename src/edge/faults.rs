@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use oncewire_protocol::session::AttachEpoch;
 use oncewire_protocol::wire::{ConnectionId, HubName};
 use parking_lot::Mutex;
 
@@ -27,7 +28,7 @@ pub enum Fault {
 pub struct Faults {
     hub: &'static str,
     /// The newest socket of each session.
-    links: Mutex<HashMap<ConnectionId, WeakLink>>,
+    links: Mutex<HashMap<ConnectionId, (AttachEpoch, WeakLink)>>,
 }
 
 impl Faults {
@@ -38,7 +39,7 @@ impl Faults {
 
     /// Makes a fault on a session's socket; false when there is none.
     pub fn make(&self, connection_id: &str, fault: Fault) -> bool {
-        let link = self.links.lock().get(connection_id).and_then(WeakLink::upgrade);
+        let link = self.links.lock().get(connection_id).and_then(|(_, link)| link.upgrade());
         link.is_some_and(|link| link.order(fault))
     }
 
@@ -47,10 +48,20 @@ impl Faults {
         self.hub == hub.as_str()
     }
 
-    /// Makes a socket known, as long as the guard is there.
-    pub(super) fn register(self: &Arc<Self>, connection_id: &ConnectionId, link: &Link) -> Registration {
+    /// Makes a socket known, as long as the guard is there and none of a higher epoch comes.
+    pub(super) fn register(
+        self: &Arc<Self>,
+        connection_id: &ConnectionId,
+        epoch: AttachEpoch,
+        link: &Link,
+    ) -> Registration {
         let link = link.downgrade();
-        self.links.lock().insert(connection_id.clone(), link.clone());
+        let mut links = self.links.lock();
+        // Sockets that were attached one after the other need not be handed over in this order.
+        if links.get(connection_id).is_none_or(|(known, _)| *known < epoch) {
+            links.insert(connection_id.clone(), (epoch, link.clone()));
+        }
+        drop(links);
         Registration { faults: Arc::clone(self), connection_id: connection_id.clone(), link }
     }
 }
@@ -66,7 +77,7 @@ impl Drop for Registration {
     fn drop(&mut self) {
         let mut links = self.faults.links.lock();
         // A newer socket of the session may have taken the place.
-        if links.get(&self.connection_id).is_some_and(|known| known.is_of_same_socket(&self.link)) {
+        if links.get(&self.connection_id).is_some_and(|(_, known)| known.is_of_same_socket(&self.link)) {
             links.remove(&self.connection_id);
         }
     }

@@ -60,8 +60,10 @@ pub(super) async fn accept(
 ) {
     let mut failures = Episode::default();
     let accept_one = async || {
+        let accepted = listener.accept().await;
+        // Not before there is one: a listener at rest would keep a place from the other.
         let permit = Arc::clone(&shared.pending).acquire_owned().await.ok();
-        (permit, listener.accept().await)
+        (permit, accepted)
     };
     while let Some((permit, accepted)) = shared.is_stopping.run_until_cancelled(accept_one()).await {
         match accepted {

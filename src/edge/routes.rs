@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::error_handling::HandleErrorLayer;
-use axum::http::{HeaderValue, Method, StatusCode, request};
+use axum::extract::Request;
+use axum::http::{HeaderValue, Method, StatusCode, Uri, request};
 use axum::routing::any;
 use axum::{BoxError, Router};
 use tower::ServiceBuilder;
@@ -80,7 +81,13 @@ fn with_prefixes(routes: Router, public_urls: &[Url]) -> Router {
     let prefixes: BTreeSet<_> = public_urls.iter().map(|url| url.path().trim_end_matches('/')).collect();
     prefixes.into_iter().filter(|prefix| !prefix.is_empty()).fold(routes.clone(), |router, prefix| {
         // A segment may begin with a sign that older versions of the router gave a meaning.
-        router.without_v07_checks().nest(prefix, routes.clone())
+        let router = router.without_v07_checks().nest(prefix, routes.clone());
+        // The router takes the root of what is nested for the prefix without a slash, and for nothing else.
+        let at_root = ServiceBuilder::new().map_request(|mut request: Request| {
+            *request.uri_mut() = Uri::from_static("/");
+            request
+        });
+        router.route_service(&format!("{prefix}/"), at_root.service(routes.clone()))
     })
 }
 

@@ -175,7 +175,14 @@ async fn behind_a_proxy_the_public_url_is_where_clients_come_in() {
         assert!(url.starts_with("wss://chat.example.com/wps/client/hubs/demo?"), "{url}");
         assert_eq!(ask.header("origin", "http://chat.example.com").send().await.status, 403);
     }
-    let page = get(&gateway, "/wps").header("host", "chat.example.com").send().await;
+    let moved = get(&gateway, "/wps").header("host", "chat.example.com").send().await;
+    assert_eq!((moved.status, moved.header("location")), (308, "/wps/"));
+    for file in built() {
+        let path = if file == "index.html" { "/wps/".to_owned() } else { format!("/wps/{file}") };
+        let answer = get(&gateway, &path).header("host", "chat.example.com").send().await;
+        assert_eq!(answer.status, 200, "{path}");
+    }
+    let page = get(&gateway, "/wps/").header("host", "chat.example.com").send().await;
     assert!(page.header("content-security-policy").contains(" wss://chat.example.com;"));
 }
 
@@ -229,6 +236,15 @@ async fn another_sites_page_can_read_nothing_and_change_nothing() {
     let status = get(&gateway, "/demo/status").header("origin", "https://evil.example").send().await;
     let text = format!("{status:?}");
     assert!(!text.contains("access-control-allow"), "{text}");
+}
+
+#[tokio::test]
+async fn whoever_asks_for_what_is_not_the_demos_is_not_asked_where_he_comes_from() {
+    let gateway = gateway().await;
+    for method in ["GET", "POST"] {
+        let ask = Ask::new(gateway.address(), method, "/nothing/here").header("host", "elsewhere.example");
+        assert_eq!(ask.send().await.status, 404, "{method}");
+    }
 }
 
 #[tokio::test]

@@ -225,14 +225,27 @@ async fn half_handshakes_count_as_pending_and_are_cut_in_time() {
         stream.write_all(said).await.unwrap();
         pending.push(stream);
     }
-    // It has to wait until one of them has been given up, whichever listener it comes to.
-    let _late = secured.gateway.reliable("late").await;
+    // It has to wait until one of them has been given up.
+    let _late = secured.reliable("late").await;
+    let is_given_up = |stream: &TcpStream| {
+        !stream.try_read(&mut [0; 8]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
+    };
+    assert!(pending.iter().any(is_given_up), "both are pending still");
     for mut stream in pending {
         let mut heard = Vec::new();
         let _ = soon(stream.read_to_end(&mut heard)).await;
     }
     secured.reliable("later").await.done(join("g", 1)).await;
     open.expect_quiet().await;
+}
+
+#[tokio::test]
+async fn a_listener_at_rest_keeps_no_place_from_the_other() {
+    let secured = Secured::with(|config| config.handshakes_pending_max = 1).await;
+    for name in ["a", "b"] {
+        secured.gateway.reliable(name).await.done(join("g", 1)).await;
+        secured.reliable(name).await.done(join("g", 1)).await;
+    }
 }
 
 #[tokio::test]

@@ -280,7 +280,11 @@ impl World {
             (false, true) => Progress::LastFrames,
             (false, false) => Progress::Frames,
         };
-        assert_eq!(progress, expected);
+        // Once the budget is used up the outbox does not look whether all that follows has expired.
+        let may_ask_for_one_call_more = start >= budget_bytes && expected == Progress::LastFrames;
+        if !(may_ask_for_one_call_more && progress == Progress::Frames) {
+            assert_eq!(progress, expected);
+        }
         self.is_waiting |= progress != Progress::Frames;
         if progress != Progress::Frames {
             let kept = self.deliveries.iter().position(|delivery| delivery.is_kept);

@@ -104,7 +104,7 @@ fn start_halves<R, W>(
     place.fill(&attachment.outbox);
     let link = Link::new();
     if let Some(faults) = &settings.faults {
-        let registration = faults.register(&name.connection_id, &link);
+        let registration = faults.register(&name.connection_id, attachment.session.epoch, &link);
         link.allow_faults(SocketFaults::new(registration, settings.encoding));
     }
     let ping_interval = Duration::from_secs(settings.ping_seconds);
