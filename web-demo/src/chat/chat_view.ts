@@ -2,9 +2,9 @@
  * The chat as it looks: a name, a room, what was said, and a tick for each step of a message.
  */
 import { h, setText } from "../dom.js";
-import { Room, type Saying, TEXT_CHARACTERS_MAX } from "./room.js";
+import { Room, type Saying } from "./room.js";
+import { NAME_CHARACTERS_MAX, TEXT_CHARACTERS_MAX } from "./wire.js";
 
-const NAME_CHARACTERS_MAX = 30;
 const USER_KEY = "oncewire/chat-user";
 const NAMES = ["Ada", "Grace", "Edsger", "Barbara", "Leslie", "Radia", "Ken", "Lynn"];
 

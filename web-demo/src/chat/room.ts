@@ -4,14 +4,13 @@
 import { negotiate } from "../gateway.js";
 import { OfficialLink } from "../links/index.js";
 import { randomId } from "../random.js";
+import { asWire, RECEIPT_IDS_MAX, type Wire } from "./wire.js";
 
 /** Receipts are collected for so long, so that a burst costs one publish. */
 const RECEIPT_DELAY_MS = 100;
 
-/** A saying's ids in one receipt. */
-const RECEIPT_IDS_MAX = 100;
-
-export const TEXT_CHARACTERS_MAX = 2_000;
+/** Names that are told of one saying. */
+const RECEIVED_BY_MAX = 100;
 
 export interface Saying {
   id: string;
@@ -25,9 +24,6 @@ export interface Saying {
   /** Names of those whose page has shown it. */
   receivedBy: string[];
 }
-
-/** What passes on the room's group. */
-type Wire = { say: { id: string; from: string; text: string } } | { receipt: { by: string; ids: string[] } };
 
 export interface RoomListener {
   onChange(saying: Saying): void;
@@ -51,12 +47,12 @@ export class Room {
     this.#group = `room-${name}`;
     this.#listener = listener;
     this.#link = new OfficialLink(async () => (await negotiate(user)).url, {
-      onMessage: (_, content) => this.#hear(content as Wire),
+      onMessage: (_, content) => this.#hear(asWire(content)),
       onSession: () => listener.onSocket(true),
       trace: (event) => {
         if (event.kind === "closed") listener.onSocket(false);
         if (event.kind === "resumed") listener.onSocket(true);
-        if (event.kind === "publish") this.#sent(event.content as Wire);
+        if (event.kind === "publish") this.#sent(asWire(event.content));
       },
     });
   }
@@ -86,14 +82,15 @@ export class Room {
     );
   }
 
-  #sent(wire: Wire): void {
-    const saying = "say" in wire ? this.#mine.get(wire.say.id) : undefined;
+  #sent(wire: Wire | undefined): void {
+    const saying = wire !== undefined && "say" in wire ? this.#mine.get(wire.say.id) : undefined;
     if (saying === undefined || saying.isSent) return;
     saying.isSent = true;
     this.#listener.onChange(saying);
   }
 
-  #hear(wire: Wire): void {
+  #hear(wire: Wire | undefined): void {
+    if (wire === undefined) return;
     if ("say" in wire) {
       const { id, from, text } = wire.say;
       if (this.#mine.has(id)) return;
@@ -101,11 +98,11 @@ export class Room {
       this.#unreceipted.push(id);
       if (this.#unreceipted.length >= RECEIPT_IDS_MAX) this.#sendReceipt();
       else this.#receiptTimer ??= setTimeout(() => this.#sendReceipt(), RECEIPT_DELAY_MS);
-    } else if ("receipt" in wire) {
+    } else {
       const { by, ids } = wire.receipt;
       for (const id of ids) {
         const saying = this.#mine.get(id);
-        if (saying === undefined || saying.receivedBy.includes(by)) continue;
+        if (saying === undefined || saying.receivedBy.includes(by) || saying.receivedBy.length >= RECEIVED_BY_MAX) continue;
         saying.receivedBy.push(by);
         this.#listener.onChange(saying);
       }

@@ -122,7 +122,7 @@ export class Incident {
 export function waitingFor(subscriber: Subscriber, publishers: readonly Publisher[]): number {
   return publishers.reduce((waiting, publisher) => {
     if (!subscriber.judge.knows(publisher.id)) return waiting;
-    return waiting + Math.max(0, publisher.ackedUpTo - subscriber.judge.largest(publisher.id));
+    return waiting + publisher.ackedAfter(subscriber.judge.largest(publisher.id));
   }, 0);
 }
 

@@ -3,9 +3,10 @@
  * reload of the page.
  */
 import { gatewayStatus, type GatewayStatus, restartGateway, strike, type SocketFault } from "../gateway.js";
-import type { TraceEvent } from "../protobuf-client/index.js";
+import { SessionLostError, type TraceEvent } from "../protobuf-client/index.js";
 import { randomId } from "../random.js";
 import { Incident, plural } from "./incident.js";
+import type { Judge } from "./judge.js";
 import { asNumbered, type Numbered, type Participant, Publisher, Subscriber } from "./participants.js";
 import { Timeline } from "./timeline.js";
 
@@ -21,8 +22,19 @@ const INCIDENTS_MAX = 50;
 /** What a page leaves to the one after it, apart from the protobuf client's sessions. */
 interface Legacy {
   rate: number;
-  official: { subscriber: string; publisher: string; seen: Record<string, number>; unanswered: number };
-  protobuf: { subscriber: string; publisher: string; unanswered: number };
+  official: LegacySide;
+  protobuf: LegacySide;
+}
+
+interface LegacySide {
+  /** The subscriber's session. */
+  subscriber: string;
+  /** The largest number that the subscriber saw, by publisher. */
+  seen: [publisher: string, largest: number][];
+  lost: number;
+  duplicated: number;
+  /** Numbers of the publisher that a socket had carried and nobody had answered. */
+  carried: number[];
 }
 
 /** What a reload did to one kind of client. */
@@ -33,10 +45,12 @@ export interface ReloadSide {
   /** Messages that the subscriber never got. */
   missed: number;
   duplicated: number;
-  /** Publishes without an answer when the page ended ... */
-  unanswered: number;
-  /** ... that were sent again afterwards. The others' fate can't be known. */
+  /** Publishes without an answer when the page ended that were sent again afterwards, and answered. */
   sentAgain: number;
+  /** Publishes that no socket had carried before, and that were sent and answered afterwards. */
+  sentFirst: number;
+  /** Publishes whose fate can't be known. */
+  uncertain: number;
 }
 
 export interface ReloadReport {
@@ -76,6 +90,9 @@ export class Lab {
     const listener = {
       onTrace: (participant: Participant, event: TraceEvent) => this.#onTrace(participant, event),
       onDelivery: (subscriber: Subscriber, message: Numbered) => this.#onDelivery(subscriber, message),
+      onRejected: (publisher: Publisher, number: number) => {
+        for (const { judge } of this.subscribers) judge.excuse(publisher.id, number);
+      },
     };
     this.publishers = [
       new Publisher("P1", "Publisher 1", "official", listener),
@@ -108,8 +125,7 @@ export class Lab {
     setInterval(() => this.#tick(), TICK_MS);
     addEventListener("pagehide", () => this.#leaveLegacy());
     if (this.#legacy !== undefined) {
-      const isResumed = published[1]?.isResumed === true && again?.isResumed === true;
-      await this.#reportReload(this.#legacy, isResumed, published[1]?.pending.length ?? 0);
+      await this.#reportReload(this.#legacy, published[1]?.isResumed === true, again?.isResumed === true);
     }
   }
 
@@ -188,15 +204,29 @@ export class Lab {
    * missing before it by then is lost.
    */
   async #fence(): Promise<void> {
-    const fences = this.publishers.map((publisher) => ({ publisher, number: publisher.publish(1) }));
-    const passed = fences.map(async ({ publisher, number }) => {
-      await publisher.ackOf(number);
+    const passed = this.publishers.map(async (publisher) => {
+      const number = await this.#publishAcked(publisher);
       await Promise.all(this.subscribers.map((subscriber) => subscriber.deliveryOf(publisher.id, number)));
       for (const { judge } of this.subscribers) judge.settle(publisher.id, number);
     });
     // A subscriber whose session was replaced may miss it; a later message tells as much.
     const timer = setInterval(() => this.#publish(1), FENCE_AGAIN_MS);
     await Promise.all(passed).finally(() => clearInterval(timer));
+  }
+
+  /** Publishes one more message until one is acknowledged; returns its number. Fails when it is refused. */
+  async #publishAcked(publisher: Publisher): Promise<number> {
+    for (;;) {
+      const number = publisher.publish(1);
+      try {
+        await publisher.ackOf(number);
+        return number;
+      } catch (error) {
+        if (publisher.socket === "open" && !(error instanceof SessionLostError)) throw error;
+        // Its session has to be replaced first.
+        await this.#until(() => publisher.socket === "open");
+      }
+    }
   }
 
   /** Each publisher publishes so many more. */
@@ -289,62 +319,70 @@ export class Lab {
   }
 
   #leaveLegacy(): void {
-    const [officialPublisher, protobufPublisher] = this.publishers;
-    const [officialSubscriber, protobufSubscriber] = this.subscribers;
-    const seen = Object.fromEntries(
-      this.publishers.map(({ id }) => [id, officialSubscriber.judge.largest(id)] as const),
-    );
+    const side = (publisher: Publisher, { connectionId, judge }: Subscriber): LegacySide => ({
+      subscriber: connectionId ?? "",
+      seen: this.publishers.filter(({ id }) => judge.knows(id)).map(({ id }) => [id, judge.largest(id)]),
+      lost: judge.lost,
+      duplicated: judge.duplicated,
+      carried: publisher.carried,
+    });
     const legacy: Legacy = {
       rate: this.rate,
-      official: {
-        subscriber: officialSubscriber.connectionId ?? "",
-        publisher: officialPublisher.connectionId ?? "",
-        seen,
-        unanswered: officialPublisher.outboxDepth,
-      },
-      protobuf: {
-        subscriber: protobufSubscriber.connectionId ?? "",
-        publisher: protobufPublisher.connectionId ?? "",
-        unanswered: protobufPublisher.outboxDepth,
-      },
+      official: side(this.publishers[0], this.subscribers[0]),
+      protobuf: side(this.publishers[1], this.subscribers[1]),
     };
     sessionStorage.setItem(LEGACY_KEY, JSON.stringify(legacy));
   }
 
-  async #reportReload(legacy: Legacy, isResumed: boolean, sentAgain: number): Promise<void> {
+  async #reportReload(legacy: Legacy, publisherResumed: boolean, subscriberResumed: boolean): Promise<void> {
     const incident = this.#open("Page reloaded", [], false);
     await this.#settle(incident, async () => {});
+    if (incident.hasFailed) return;
+    const { acked } = await this.publishers[1].earlier();
+    // Publishers that ended with the page have no fence; all of theirs came before those of the others.
+    for (const { judge } of this.subscribers) judge.settleAll();
+    const isCarried = new Set(legacy.protobuf.carried);
+    const sentAgain = acked.filter((number) => isCarried.has(number)).length;
     const [official, protobuf] = this.subscribers;
     this.reload = {
       official: {
-        isSameSession: official.connectionId === legacy.official.subscriber,
-        connectionBefore: legacy.official.subscriber,
-        connectionAfter: official.connectionId ?? "",
-        missed: this.#missedSince(legacy.official.seen),
-        duplicated: official.judge.duplicated,
-        unanswered: legacy.official.unanswered,
+        ...this.#subscriberSide(official, legacy.official, false),
         sentAgain: 0,
+        sentFirst: 0,
+        uncertain: legacy.official.carried.length,
       },
       protobuf: {
-        isSameSession: isResumed && protobuf.connectionId === legacy.protobuf.subscriber,
-        connectionBefore: legacy.protobuf.subscriber,
-        connectionAfter: protobuf.connectionId ?? "",
-        missed: protobuf.judge.lost,
-        duplicated: protobuf.judge.duplicated,
-        unanswered: legacy.protobuf.unanswered,
+        ...this.#subscriberSide(protobuf, legacy.protobuf, publisherResumed && subscriberResumed),
         sentAgain,
+        sentFirst: acked.length - sentAgain,
+        uncertain: isCarried.size - sentAgain,
       },
     };
-    const missed = this.reload.official.missed;
-    incident.text = `Page reloaded · protobuf client: ${isResumed ? "same session" : "new session"}, ${sentAgain} sent again, ${this.reload.protobuf.missed} lost, ${this.reload.protobuf.duplicated} duplicated · official client: new session, ${missed} ${plural(missed, "message")} missed`;
+    const { missed, duplicated, uncertain, isSameSession } = this.reload.protobuf;
+    const unknown = uncertain > 0 ? `, nobody knows what became of ${uncertain}` : "";
+    const officialMissed = this.reload.official.missed;
+    incident.text = `Page reloaded · protobuf client: ${isSameSession ? "same session" : "new session"}, ${sentAgain} sent again${unknown}, ${missed} lost, ${duplicated} duplicated · official client: new session, ${officialMissed} ${plural(officialMissed, "message")} missed`;
   }
 
-  /** What the official subscriber missed between two sessions: it had seen `seen` of each publisher. */
-  #missedSince(seen: Record<string, number>): number {
-    const [official, protobuf] = this.subscribers;
-    return Object.entries(seen).reduce((missed, [id, largest]) => {
-      // Of a publisher that ended with the page, the session that went on knows how far it came.
-      const next = official.judge.first(id) ?? protobuf.judge.largest(id) + 1;
+  #subscriberSide(
+    { connectionId, judge, isRestored }: Subscriber,
+    before: LegacySide,
+    isResumed: boolean,
+  ): Pick<ReloadSide, "isSameSession" | "connectionBefore" | "connectionAfter" | "missed" | "duplicated"> {
+    return {
+      isSameSession: isResumed && connectionId === before.subscriber,
+      connectionBefore: before.subscriber,
+      connectionAfter: connectionId ?? "",
+      missed: isRestored ? judge.lost - before.lost : judge.lost + this.#missedBetween(before.seen, judge),
+      duplicated: isRestored ? judge.duplicated - before.duplicated : judge.duplicated,
+    };
+  }
+
+  /** What was missed between two sessions: the first had `seen` so far of each publisher, `judge` judges the second. */
+  #missedBetween(seen: LegacySide["seen"], judge: Judge): number {
+    return seen.reduce((missed, [id, largest]) => {
+      // Of a publisher that ended with the page, a session that went on knows how far it came.
+      const next = judge.first(id) ?? Math.max(...this.subscribers.map((subscriber) => subscriber.judge.largest(id))) + 1;
       return missed + Math.max(0, next - largest - 1);
     }, 0);
   }
@@ -355,7 +393,10 @@ function readLegacy(): Legacy | undefined {
   sessionStorage.removeItem(LEGACY_KEY);
   if (text === null) return undefined;
   try {
-    return JSON.parse(text);
+    const legacy = JSON.parse(text) as Legacy;
+    // A page of another version may have left something else.
+    const isWhole = [legacy.official, legacy.protobuf].every(({ seen, carried }) => Array.isArray(seen) && Array.isArray(carried));
+    return isWhole ? legacy : undefined;
   } catch {
     return undefined;
   }

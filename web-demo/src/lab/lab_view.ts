@@ -203,8 +203,14 @@ function reloadTable({ official, protobuf }: ReloadReport): Node[] {
   const id = (text: string) => text.slice(0, 6) || "none";
   const session = (side: ReloadReport["official"]) =>
     side.isSameSession ? `the same, ${id(side.connectionAfter)}` : `a new one, ${id(side.connectionBefore)} → ${id(side.connectionAfter)}`;
-  const unanswered = (side: ReloadReport["official"]) =>
-    side.sentAgain > 0 || side.unanswered === 0 ? `${side.sentAgain} sent again, all answered` : `${side.unanswered} forgotten: nobody knows which arrived`;
+  const unanswered = ({ sentAgain, sentFirst, uncertain }: ReloadReport["official"]) => {
+    const parts = [
+      sentAgain > 0 && `${sentAgain} sent again, all answered`,
+      sentFirst > 0 && `${sentFirst} sent for the first time, all answered`,
+      uncertain > 0 && `${uncertain} forgotten: nobody knows which arrived`,
+    ];
+    return parts.filter((part) => part !== false).join("; ") || "none";
+  };
   const rows: [string, string, string, string][] = [
     ["session", "Session", session(official), session(protobuf)],
     ["missed", "Messages the subscriber missed", String(official.missed), String(protobuf.missed)],

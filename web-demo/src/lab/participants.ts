@@ -9,13 +9,19 @@ import {
   ProtobufLink,
   type ProtobufLinkListener,
 } from "../links/index.js";
-import type { Started, TraceEvent } from "../protobuf-client/index.js";
+import { SessionLostError, type Started, type TraceEvent } from "../protobuf-client/index.js";
 import { negotiate } from "../gateway.js";
 import { randomId } from "../random.js";
-import { Judge } from "./judge.js";
+import { Judge, parseJudge } from "./judge.js";
 
 /** Publishes that a publisher has under way; the rest of a flood waits in its backlog. */
 const UNDER_WAY_MAX = 500;
+
+/** Rejected numbers that a publisher remembers. */
+const REJECTED_MAX = 10_000;
+
+/** Of the name of a publisher. */
+const PUBLISHER_CHARACTERS_MAX = 64;
 
 /** What the lab publishes. */
 export interface Numbered {
@@ -23,9 +29,12 @@ export interface Numbered {
   number: number;
 }
 
+/** Reads what came on the group, to which anybody may publish; anything else than the lab's messages is none. */
 export function asNumbered(content: unknown): Numbered | undefined {
   const { publisher, number } = (content ?? {}) as Partial<Numbered>;
-  return typeof publisher === "string" && typeof number === "number" ? { publisher, number } : undefined;
+  if (typeof publisher !== "string" || publisher.length > PUBLISHER_CHARACTERS_MAX) return undefined;
+  if (typeof number !== "number" || !Number.isSafeInteger(number) || number < 1) return undefined;
+  return { publisher, number };
 }
 
 export type SocketState = "connecting" | "open" | "down";
@@ -34,6 +43,8 @@ export type SocketState = "connecting" | "open" | "down";
 export interface ParticipantListener {
   onTrace(participant: Participant, event: TraceEvent): void;
   onDelivery(subscriber: Subscriber, message: Numbered): void;
+  /** A publish was not acknowledged, and will not be. */
+  onRejected(publisher: Publisher, number: number): void;
 }
 
 /** Counters of one participant's sockets; they only grow. */
@@ -121,6 +132,23 @@ interface PublisherState {
   id: string;
   nextNumber: number;
   uncertain: number;
+  refused: number;
+}
+
+function parsePublisherState(text: string): PublisherState | undefined {
+  try {
+    const state = JSON.parse(text) as PublisherState;
+    const numbers = [state.nextNumber, state.uncertain, state.refused];
+    return typeof state.id === "string" && numbers.every(Number.isSafeInteger) ? state : undefined;
+  } catch {
+    return undefined;
+  }
+}
+
+/** What became of the publishes that an earlier page left without an answer. */
+export interface Earlier {
+  /** Their numbers, of those that were acknowledged in this page, which therefore sent them. */
+  acked: number[];
 }
 
 export class Publisher extends Participant {
@@ -133,12 +161,17 @@ export class Publisher extends Participant {
   answeredDuplicate = 0;
   /** Numbers up to this one are acknowledged, since acks come in order. */
   ackedUpTo = 0;
-  #state: PublisherState = { id: randomId(3), nextNumber: 1, uncertain: 0 };
+  #state: PublisherState = { id: randomId(3), nextNumber: 1, uncertain: 0, refused: 0 };
   /** Numbers that wait to be handed to the client. */
   #backlog = 0;
   #underWay = 0;
   #group = "";
-  #ackWaiters: { number: number; resolve: () => void }[] = [];
+  #ackWaiters: { number: number; resolve: () => void; reject: (error: unknown) => void }[] = [];
+  /** Handed to a socket of this page and not answered, by number. */
+  readonly #carried = new Set<number>();
+  #rejected: number[] = [];
+  #earlier: Promise<boolean>[] = [];
+  #earlierAcked: number[] = [];
 
   constructor(label: string, name: string, kind: LinkKind, listener: ParticipantListener) {
     super(label, name, kind, listener);
@@ -146,7 +179,7 @@ export class Publisher extends Participant {
       onMessage: () => {},
       keepApplication: () => JSON.stringify(this.#state),
       restoreApplication: (application) => {
-        this.#state = JSON.parse(application);
+        this.#state = parsePublisherState(application) ?? this.#state;
       },
     });
   }
@@ -161,7 +194,7 @@ export class Publisher extends Participant {
   }
 
   get acked(): number {
-    return this.#state.nextNumber - 1 - this.#underWay - this.#state.uncertain;
+    return this.#state.nextNumber - 1 - this.#underWay - this.#state.uncertain - this.#state.refused;
   }
 
   /** Publishes whose session ended before they were acknowledged: nobody knows what became of them. */
@@ -174,6 +207,23 @@ export class Publisher extends Participant {
     return this.#backlog + this.#underWay;
   }
 
+  /** Numbers that were handed to a socket and not answered. */
+  get carried(): number[] {
+    return [...this.#carried];
+  }
+
+  /** How many numbers after `number` are acknowledged. */
+  ackedAfter(number: number): number {
+    const rejected = this.#rejected.filter((one) => one > number && one <= this.ackedUpTo).length;
+    return Math.max(0, this.ackedUpTo - number - rejected);
+  }
+
+  /** Waits until all is settled that an earlier page left. */
+  async earlier(): Promise<Earlier> {
+    await Promise.all(this.#earlier);
+    return { acked: this.#earlierAcked };
+  }
+
   async start(group: string): Promise<Started | undefined> {
     this.#group = group;
     const started = await this.connect();
@@ -184,7 +234,9 @@ export class Publisher extends Participant {
       this.#state.nextNumber = Math.max(this.#state.nextNumber, message.number + 1);
       this.ackedUpTo = Math.min(this.ackedUpTo, message.number - 1);
       this.#underWay++;
-      void this.#settle(message.number, settled);
+      const isAcked = this.#settle(message.number, settled);
+      this.#earlier.push(isAcked);
+      void isAcked.then((acked) => acked && this.#earlierAcked.push(message.number));
     }
     return started;
   }
@@ -197,14 +249,18 @@ export class Publisher extends Participant {
     return last;
   }
 
-  /** Waits until the gateway acknowledged a number. */
+  /** Waits until the gateway acknowledged a number; fails when that was rejected. */
   async ackOf(number: number): Promise<void> {
     if (number <= this.ackedUpTo) return;
-    await new Promise<void>((resolve) => this.#ackWaiters.push({ number, resolve }));
+    await new Promise<void>((resolve, reject) => this.#ackWaiters.push({ number, resolve, reject }));
   }
 
   override count(event: TraceEvent): void {
-    if (event.kind === "publish") event.again ? this.sentAgain++ : this.sent++;
+    if (event.kind === "publish") {
+      event.again ? this.sentAgain++ : this.sent++;
+      const number = asNumbered(event.content)?.number;
+      if (number !== undefined) this.#carried.add(number);
+    }
     if (event.kind === "ack" && event.outcome === "duplicate") this.answeredDuplicate++;
   }
 
@@ -218,25 +274,44 @@ export class Publisher extends Participant {
     }
   }
 
-  async #settle(number: number, published: Promise<unknown>): Promise<void> {
+  /** Tells whether it was acknowledged. */
+  async #settle(number: number, published: Promise<unknown>): Promise<boolean> {
+    let isAcked = true;
     try {
       await published;
-    } catch {
-      this.#state.uncertain++;
+    } catch (error) {
+      isAcked = false;
+      this.#reject(number, error);
     }
     this.#underWay--;
-    this.ackedUpTo = Math.max(this.ackedUpTo, number);
+    this.#carried.delete(number);
+    if (isAcked) this.ackedUpTo = Math.max(this.ackedUpTo, number);
     this.#ackWaiters = this.#ackWaiters.filter((waiter) => {
       if (waiter.number <= this.ackedUpTo) waiter.resolve();
       return waiter.number > this.ackedUpTo;
     });
     this.#pump();
+    return isAcked;
+  }
+
+  #reject(number: number, error: unknown): void {
+    if (error instanceof SessionLostError) this.#state.uncertain++;
+    else this.#state.refused++;
+    this.#rejected.push(number);
+    if (this.#rejected.length > REJECTED_MAX) this.#rejected.shift();
+    this.#ackWaiters = this.#ackWaiters.filter((waiter) => {
+      if (waiter.number === number) waiter.reject(error);
+      return waiter.number !== number;
+    });
+    this.listener.onRejected(this, number);
   }
 }
 
 export class Subscriber extends Participant {
   readonly role = "subscriber";
   judge = new Judge();
+  /** The judge goes on from an earlier page. */
+  isRestored = false;
   /** Frames whose sequence id the session had passed, which the client dropped. */
   suppressed = 0;
   #waiters: { publisher: string; number: number; resolve: () => void }[] = [];
@@ -248,7 +323,9 @@ export class Subscriber extends Participant {
       keepApplication: () => JSON.stringify(this.judge.state),
       // The judge goes on from where the session's earlier page was.
       restoreApplication: (application) => {
-        this.judge = new Judge(JSON.parse(application));
+        const judge = parseJudge(application);
+        this.isRestored = judge !== undefined;
+        this.judge = judge ?? this.judge;
       },
     });
   }
@@ -272,7 +349,7 @@ export class Subscriber extends Participant {
   #onMessage(content: unknown): void {
     const message = asNumbered(content);
     if (message === undefined) return;
-    this.judge.see(message.publisher, message.number);
+    if (this.judge.see(message.publisher, message.number) === "ignored") return;
     this.listener.onDelivery(this, message);
     this.#waiters = this.#waiters.filter((waiter) => {
       const isThere = waiter.number <= this.judge.largest(waiter.publisher);

@@ -1,6 +1,8 @@
 /**
- * Publishes over the official client exactly once and in order: ack ids of its own, which stay with a message over all
- * tries, and after a drop nothing new before what was not acknowledged. Knows no sockets.
+ * Publishes over the official client in order, and exactly once as long as the session lasts: ack ids of its own, which
+ * stay with a message over all tries, and after a drop nothing new before what was not acknowledged. A session that
+ * replaces a lost one knows nothing of earlier ack ids, so what was not acknowledged by then may be published twice.
+ * Knows no sockets.
  */
 import type { Published } from "./link.js";
 

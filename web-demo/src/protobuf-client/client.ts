@@ -35,13 +35,15 @@ const PONG_WITHIN_MS = 10_000;
 /** Pauses between tries to connect: the first one is at once. */
 const RETRY_PAUSES_MS = [0, 100, 250, 500, 1_000];
 
-/** When the gateway could not store a request, all are sent again after this pause. */
+/** What the gateway could not store is sent again after this pause. */
 const REFUSED_FOR_NOW_PAUSE_MS = 1_000;
 
 /** The close code that says that the session is over. */
 const CLOSE_POLICY_VIOLATION = 1008;
 /** The close code with which a client ends its session. */
 const CLOSE_NORMAL = 1000;
+/** Stands for an end without a close frame. */
+const CLOSE_ABNORMAL = 1006;
 
 export interface GroupMessage {
   group: string;
@@ -110,6 +112,9 @@ export class ProtobufClient {
   #pingedAt: number | undefined;
   #sequenceAckTimer: ReturnType<typeof setTimeout> | undefined;
   #unacknowledged = 0;
+  /** Requests that the gateway could not store, until the timer sends them again. */
+  readonly #refusedForNow = new Set<number>();
+  #refusedTimer: ReturnType<typeof setTimeout> | undefined;
   #started = deferred<void>();
 
   constructor(options: ClientOptions) {
@@ -219,7 +224,14 @@ export class ProtobufClient {
   /** One socket's life, up to its close code. `onHeard` tells that it is of use. */
   #serve(url: string, isResuming: boolean, onHeard: () => void): Promise<number> {
     const open = this.#options.openSocket ?? ((address, subprotocol) => new WebSocket(address, subprotocol));
-    const socket = open(url, SUBPROTOCOL);
+    let socket: WebSocket;
+    try {
+      socket = open(url, SUBPROTOCOL);
+    } catch (error) {
+      // The browser would not have it; the next try may have another URL.
+      reportError(error);
+      return Promise.resolve(CLOSE_ABNORMAL);
+    }
     socket.binaryType = "arraybuffer";
     this.#lastHeard = Date.now();
     this.#pingedAt = undefined;
@@ -234,7 +246,7 @@ export class ProtobufClient {
       };
       // A socket without a network would take its time to close.
       this.#drop = () => {
-        end(1006);
+        end(CLOSE_ABNORMAL);
         socket.close();
       };
       socket.onclose = ({ code }) => end(code);
@@ -264,6 +276,7 @@ export class ProtobufClient {
   /** The socket is of the session: what was not acknowledged goes out again. */
   #attach(socket: WebSocket): void {
     this.#socket = socket;
+    this.#forgetRefused();
     for (const ackId of this.#session?.requests.keys() ?? []) this.#sendRequest(ackId);
   }
 
@@ -328,6 +341,7 @@ export class ProtobufClient {
     clearTimeout(this.#sequenceAckTimer);
     this.#sequenceAckTimer = undefined;
     this.#unacknowledged = 0;
+    this.#forgetRefused();
   }
 
   #acknowledged({ ackId, success, error }: Heard & { kind: "ack" }): void {
@@ -335,9 +349,8 @@ export class ProtobufClient {
     const outcome = success ? "success" : isDuplicate ? "duplicate" : "refused";
     this.#trace({ kind: "ack", ackId, outcome });
     if (outcome === "refused" && error?.name === "InternalServerError") {
-      setTimeout(() => {
-        for (const pending of this.#session?.requests.keys() ?? []) this.#sendRequest(pending);
-      }, REFUSED_FOR_NOW_PAUSE_MS);
+      this.#refusedForNow.add(ackId);
+      this.#refusedTimer ??= setTimeout(() => this.#sendRefused(), REFUSED_FOR_NOW_PAUSE_MS);
       return;
     }
     if (outcome !== "refused") this.#rememberGroup(ackId);
@@ -347,6 +360,19 @@ export class ProtobufClient {
     this.#waiting.delete(ackId);
     if (outcome === "refused") waiting?.reject(new RefusedError(error?.name ?? "", error?.message ?? ""));
     else waiting?.resolve({ ackId, isDuplicate });
+  }
+
+  /** Sends again what the gateway could not store, in order, and nothing else: each copy is answered too. */
+  #sendRefused(): void {
+    const refused = new Set(this.#refusedForNow);
+    this.#forgetRefused();
+    for (const ackId of this.#session?.requests.keys() ?? []) if (refused.has(ackId)) this.#sendRequest(ackId);
+  }
+
+  #forgetRefused(): void {
+    clearTimeout(this.#refusedTimer);
+    this.#refusedTimer = undefined;
+    this.#refusedForNow.clear();
   }
 
   /** A new session will need the groups of this one. */
@@ -368,12 +394,7 @@ export class ProtobufClient {
       } catch (error) {
         reportError(error);
       }
-      try {
-        session.delivered(sequenceId, this.#application);
-      } catch (error) {
-        // Not kept, so not acknowledged either: a page that comes later shall get it.
-        return reportError(error);
-      }
+      session.delivered(sequenceId, this.#application);
     }
     this.#unacknowledged++;
     if (this.#unacknowledged >= SEQUENCE_ACK_MESSAGES) this.#acknowledgeSequence();
@@ -384,7 +405,8 @@ export class ProtobufClient {
     clearTimeout(this.#sequenceAckTimer);
     this.#sequenceAckTimer = undefined;
     this.#unacknowledged = 0;
-    const sequenceId = this.#session?.largestSequenceId ?? 0;
+    // What is not kept is not acknowledged either: a page that comes later shall get it.
+    const sequenceId = this.#session?.keptSequenceId ?? 0;
     if (this.#socket?.readyState !== WebSocket.OPEN || sequenceId === 0) return;
     this.#socket.send(encodeSequenceAck(sequenceId));
     this.#trace({ kind: "sequenceAck", sequenceId });

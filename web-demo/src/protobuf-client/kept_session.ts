@@ -4,7 +4,8 @@
  *
  * Each change is in the storage before its effect leaves the page: a request before its frame is sent, the largest
  * sequence id before it is acknowledged. The application's state is written together with the largest sequence id, in
- * one entry, so that no reload can fall between a message and its effect.
+ * one entry, so that no reload can fall between a message and its effect. Where the storage is full, the session goes
+ * on in memory: it takes no request, and what was not written goes with the next write that succeeds.
  */
 import { OutboxFullError } from "./errors.js";
 
@@ -41,6 +42,8 @@ export class KeptSession {
   /** Frames that wait for their acks, by ack id, in the order of sending. */
   readonly #requests = new Map<number, Uint8Array<ArrayBuffer>>();
   #characters = 0;
+  /** The largest sequence id in the storage. */
+  #keptSequenceId = 0;
 
   /** Begins to keep a new session in place of what was kept under `name`. */
   static begin(
@@ -50,7 +53,7 @@ export class KeptSession {
   ): KeptSession {
     KeptSession.forget(storage, name);
     const session = new KeptSession(storage, name, { ...opened, largestSequenceId: 0, nextAckId: 1, groups: [] });
-    session.#save();
+    session.#trySave();
     return session;
   }
 
@@ -74,7 +77,8 @@ export class KeptSession {
     for (const [ackId, frame] of inOrder) session.#requests.set(ackId, frame);
     const largest = inOrder.at(-1)?.[0] ?? 0;
     record.nextAckId = Math.max(record.nextAckId, largest + 1) + RESUMED_ACK_IDS_STEP;
-    session.#save();
+    // If this is not written, nothing is sent with these ids either before a later write.
+    session.#trySave();
     return session;
   }
 
@@ -86,6 +90,7 @@ export class KeptSession {
     this.#storage = storage;
     this.#prefix = prefixOf(name);
     this.#record = record;
+    this.#keptSequenceId = record.largestSequenceId;
   }
 
   get connectionId(): string {
@@ -94,6 +99,11 @@ export class KeptSession {
 
   get largestSequenceId(): number {
     return this.#record.largestSequenceId;
+  }
+
+  /** The largest sequence id that a later page will know: what may be acknowledged. */
+  get keptSequenceId(): number {
+    return this.#keptSequenceId;
   }
 
   get groups(): readonly string[] {
@@ -120,7 +130,7 @@ export class KeptSession {
   /** The gateway may send a fresh token for the same session. */
   refresh(reconnectionToken: string): void {
     this.#record.reconnectionToken = reconnectionToken;
-    this.#save();
+    this.#trySave();
   }
 
   /** Keeps a request, whose frame `encode` makes, under the next ack id. */
@@ -159,13 +169,13 @@ export class KeptSession {
   delivered(sequenceId: number, application: string): void {
     this.#record.largestSequenceId = sequenceId;
     this.#record.application = application;
-    this.#save();
+    this.#trySave();
   }
 
   setGroup(group: string, isJoined: boolean): void {
     const others = this.#record.groups.filter((joined) => joined !== group);
     this.#record.groups = isJoined ? [...others, group] : others;
-    this.#save();
+    this.#trySave();
   }
 
   #requestKey(ackId: number): string {
@@ -174,6 +184,15 @@ export class KeptSession {
 
   #save(): void {
     this.#storage.setItem(`${this.#prefix}session`, JSON.stringify(this.#record));
+    this.#keptSequenceId = this.#record.largestSequenceId;
+  }
+
+  #trySave(): void {
+    try {
+      this.#save();
+    } catch (error) {
+      reportError(error);
+    }
   }
 }
 
@@ -190,7 +209,7 @@ function keysOf(storage: Storage, prefix: string): string[] {
 function parseRecord(text: string): SessionRecord | undefined {
   let record: Partial<SessionRecord>;
   try {
-    record = JSON.parse(text);
+    record = JSON.parse(text) ?? {};
   } catch {
     return undefined;
   }
@@ -199,7 +218,9 @@ function parseRecord(text: string): SessionRecord | undefined {
     [connectionId, reconnectionToken, endpoint, application].every((field) => typeof field === "string") &&
     Number.isSafeInteger(largestSequenceId) &&
     Number.isSafeInteger(nextAckId) &&
-    Array.isArray(groups);
+    URL.canParse(endpoint ?? "") &&
+    Array.isArray(groups) &&
+    groups.every((group) => typeof group === "string");
   return isWhole ? (record as SessionRecord) : undefined;
 }
 
