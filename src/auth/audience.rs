@@ -1,7 +1,8 @@
 //! The audience of a client token: the endpoint at which the token may be used.
 
-use percent_encoding::percent_decode_str;
 use url::Url;
+
+use super::url_parts::{dialled, segments};
 
 /// What a client token's `aud` is compared with: where the client is and which hub it asks for.
 #[derive(Debug, Clone, Copy)]
@@ -29,7 +30,7 @@ impl AudienceContext<'_> {
         if !is_plain_http(&audience) {
             return false;
         }
-        let Some(path) = segments(&audience) else { return false };
+        let Some(path) = segments_of(&audience) else { return false };
         let public = self
             .public_urls
             .iter()
@@ -38,12 +39,7 @@ impl AudienceContext<'_> {
     }
 
     fn accepts_dialled_host(&self, audience: &Url, path: &[String]) -> bool {
-        let Some(host) = self.host else { return false };
-        let Ok(dialled) = Url::parse(&format!("{}://{host}", audience.scheme())) else { return false };
-        let only_an_authority = is_plain_http(&dialled) && dialled.path() == "/" && !host.ends_with('/');
-        if !only_an_authority || dialled.query().is_some() || dialled.fragment().is_some() {
-            return false;
-        }
+        let Some(dialled) = self.host.and_then(|host| dialled(audience.scheme(), host)) else { return false };
         same_origin(audience, &dialled)
             && (self.is_client_path(path, &[])
                 || self.public_urls.iter().any(|base| self.is_client_path(path, &prefix_of(base))))
@@ -68,20 +64,12 @@ fn same_origin(a: &Url, b: &Url) -> bool {
         && a.port_or_known_default() == b.port_or_known_default()
 }
 
-/// The path's segments, decoded once and folded to lower case, without an empty tail; nothing for malformed UTF-8.
-fn segments(url: &Url) -> Option<Vec<String>> {
-    let mut segments: Vec<String> = Vec::new();
-    for segment in url.path_segments()? {
-        segments.push(percent_decode_str(segment).decode_utf8().ok()?.to_lowercase());
-    }
-    if segments.last().is_some_and(String::is_empty) {
-        segments.pop();
-    }
-    Some(segments)
+fn segments_of(url: &Url) -> Option<Vec<String>> {
+    segments(url.path().strip_prefix('/')?)
 }
 
 fn prefix_of(base: &Url) -> Vec<String> {
-    segments(base).unwrap_or_default()
+    segments_of(base).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -153,7 +153,7 @@ impl AccessKeys {
         accepts: impl Fn(&str) -> bool,
         now_unix_seconds: u64,
     ) -> Result<ReceivedClaims, TokenError> {
-        let claims = self.verify_signature(token)?;
+        let mut claims = self.verify_signature(token)?;
         // Both times may be fractional; below 2^53 the conversion is exact.
         let now = now_unix_seconds as f64;
         let skew = CLOCK_SKEW_SECONDS as f64;
@@ -165,7 +165,7 @@ impl AccessKeys {
         if claims.nbf.is_some_and(|nbf| nbf > now + skew) {
             return Err(TokenError::NotYetValid);
         }
-        if !claims.aud.iter().flat_map(OneOrMany::iter).any(|aud| accepts(aud)) {
+        if !OneOrMany::list(claims.aud.take()).iter().any(|aud| accepts(aud)) {
             return Err(TokenError::WrongAudience);
         }
         Ok(claims)
@@ -244,13 +244,6 @@ enum OneOrMany {
 }
 
 impl OneOrMany {
-    fn iter(&self) -> impl Iterator<Item = &String> {
-        match self {
-            Self::One(value) => std::slice::from_ref(value).iter(),
-            Self::Many(values) => values.iter(),
-        }
-    }
-
     fn list(claim: Option<Self>) -> Vec<String> {
         match claim {
             None => Vec::new(),

@@ -14,6 +14,7 @@ mod continuation;
 mod keys;
 mod reconnection;
 mod rest_audience;
+mod url_parts;
 
 pub use audience::AudienceContext;
 pub use client_token::{CLOCK_SKEW_SECONDS, ClientClaims, ClientGrant, SignError, TokenError};
@@ -21,3 +22,4 @@ pub use continuation::ContinuationTokens;
 pub use keys::{ACCESS_KEY_BYTES_MIN, AccessKeyError, AccessKeys, KeyName};
 pub use reconnection::{RECONNECTION_TOKEN_VALIDITY_SECONDS, ReconnectionError, ReconnectionTokens};
 pub use rest_audience::RestAudience;
+pub use url_parts::dialled;

@@ -1,7 +1,8 @@
 //! The audience of an application's token: the URL of the one request that it was made for.
 
-use percent_encoding::percent_decode_str;
 use url::Url;
+
+use super::url_parts::{dialled, segments};
 
 /// What the `aud` of a token for the data-plane REST API is compared with.
 #[derive(Debug, Clone, Copy)]
@@ -28,36 +29,18 @@ impl RestAudience<'_> {
         let path_at = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (authority, rest) = rest.split_at(path_at);
         let path = rest.split(['?', '#']).next().unwrap_or_default();
-        let Some(origin) = origin(scheme, authority) else { return false };
-        let (Some(named), Some(asked)) = (segments(path), segments(self.path)) else { return false };
+        let Some(origin) = dialled(scheme, authority) else { return false };
+        let of_path = |path: &str| segments(path.trim_start_matches('/'));
+        let (Some(named), Some(asked)) = (of_path(path), of_path(self.path)) else { return false };
         let is_behind = |base: &Url| {
-            let prefix = segments(base.path()).unwrap_or_default();
+            let prefix = of_path(base.path()).unwrap_or_default();
             named.strip_prefix(&*prefix).is_some_and(|rest| rest == asked)
         };
         let same_host = |base: &Url| base.host_str() == origin.host_str() && base.port() == origin.port();
         let is_public = self.public_urls.iter().any(|base| same_host(base) && is_behind(base));
-        let dialled = self.host.and_then(|host| self::origin(scheme, host));
-        let is_dialled = dialled.is_some_and(|dialled| same_host(&dialled));
+        let is_dialled = self.host.and_then(|host| dialled(scheme, host)).is_some_and(|url| same_host(&url));
         is_public || is_dialled && (named == asked || self.public_urls.iter().any(is_behind))
     }
-}
-
-/// The URL of an authority alone; none if it is more than a host and a port.
-fn origin(scheme: &str, authority: &str) -> Option<Url> {
-    let is_known = ["http", "https", "ws", "wss"].iter().any(|known| scheme.eq_ignore_ascii_case(known));
-    let is_plain = is_known && !authority.is_empty() && !authority.contains(['/', '?', '#', '@', '\\']);
-    is_plain.then(|| Url::parse(&format!("{scheme}://{authority}/")).ok())?
-}
-
-/// The segments of a path, each decoded once and folded to lower case, without an empty tail; none for malformed UTF-8.
-fn segments(path: &str) -> Option<Vec<String>> {
-    let decode = |segment| Some(percent_decode_str(segment).decode_utf8().ok()?.to_lowercase());
-    let mut segments: Vec<String> =
-        path.trim_start_matches('/').split('/').map(decode).collect::<Option<_>>()?;
-    if segments.last().is_some_and(String::is_empty) {
-        segments.pop();
-    }
-    Some(segments)
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@ use axum::response::{IntoResponse, Response};
 use url::{Host, Url};
 
 use super::refusal::Refusal;
+use crate::auth;
 use crate::config::Scheme;
 
 /// Where the page may be reached.
@@ -64,11 +65,9 @@ impl Site {
 
     /// The URLs that a client may have used that sends this host: a proxy may have ended TLS for a public one.
     fn bases(&self, scheme: Scheme, host: &str) -> impl Iterator<Item = Url> {
-        let dialled = |scheme: &str| {
-            // An authority, and no user's name in it, which would stand before the host.
-            let authority = host.parse::<Authority>().ok().filter(|_| !host.contains('@'))?;
-            Url::parse(&format!("{scheme}://{authority}")).ok()
-        };
+        // A URL also takes characters that no authority has, and drops them.
+        let authority = host.parse::<Authority>().ok();
+        let dialled = |scheme: &str| auth::dialled(scheme, authority.as_ref()?.as_str());
         let is_dialled =
             |url: &&Url| dialled(url.scheme()).is_some_and(|dialled| dialled.origin() == url.origin());
         let public = self.public_urls.iter().filter(is_dialled).cloned().collect::<Vec<_>>();

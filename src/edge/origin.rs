@@ -9,6 +9,7 @@ use axum::http::HeaderMap;
 use axum::http::header::{HOST, ORIGIN};
 use url::{Host, Url};
 
+use crate::auth;
 use crate::config::Config;
 
 /// Whether the caller may upgrade, as far as its page is concerned. `has_token` tells whether it proves with a secret that
@@ -30,10 +31,7 @@ fn is_own(origin: &str, headers: &HeaderMap, public_urls: &[Url]) -> bool {
     }
     let Ok(page) = Url::parse(origin) else { return false };
     // A proxy may have ended TLS: the scheme that was dialled can only be the page's.
-    let dialled = headers.get(HOST).and_then(|host| {
-        let host = host.to_str().ok().filter(|host| !host.contains(['@', '/', '?', '#', '\\']))?;
-        Url::parse(&format!("{}://{host}", page.scheme())).ok()
-    });
+    let dialled = headers.get(HOST).and_then(|host| auth::dialled(page.scheme(), host.to_str().ok()?));
     let is_trusted = match page.host() {
         Some(Host::Domain(name)) => name == "localhost",
         Some(Host::Ipv4(_) | Host::Ipv6(_)) => true,
