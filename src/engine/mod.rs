@@ -7,6 +7,7 @@
 
 mod application;
 mod clock;
+mod event_handlers;
 mod failures;
 mod restart;
 mod shard;
@@ -15,7 +16,10 @@ mod upkeep;
 
 pub use application::Request;
 pub use clock::now;
-pub use oncewire_protocol::hub::{Action, CommandError, Done, Member, NewSession};
+pub use event_handlers::{Accepted, ConnectRefused, Connecting, EventHandlers, NoEventHandlers};
+pub use oncewire_protocol::hub::{
+    Action, CommandError, Connected, Done, EventError, Handled, Member, NewSession, UserEvent,
+};
 pub use socket::Socket;
 
 use std::collections::HashMap;

@@ -11,6 +11,7 @@
 //! | `selecting.rs` | whom a selection means, and what is asked about sessions |
 //! | `owner.rs` | what the live owner alone decides: opening, closing, expiry, overflow, retries |
 //! | `commands.rs` | what the application asks the owner for |
+//! | `handling.rs` | what goes to the application's event handlers, and comes back |
 //! | `request_window.rs` | which requests of the application were executed already |
 //! | `timer.rs` | all timers |
 //! | `repeats.rs` | which appends were applied already |
@@ -22,6 +23,7 @@ mod apply;
 mod checkpoint;
 mod checkpointer;
 mod commands;
+mod handling;
 mod input;
 mod owner;
 mod repeats;
@@ -34,6 +36,7 @@ mod timer;
 
 pub use checkpointer::{CheckpointBounds, CheckpointChange, Checkpointer, Step};
 pub use commands::{Action, Command, Done};
+pub use handling::{Connected, EventError, Handled, UserEvent};
 pub use input::{
     AppendId, Attachment, CommandError, CommandId, Input, NewSession, OpenError, OpenId, Opening, Output,
     Resuming, SessionHandle, SocketEnd,

@@ -8,6 +8,7 @@ mod checkpoint;
 mod checkpoint_encoding;
 mod encoding;
 mod fingerprint;
+mod handler;
 mod proposer;
 mod record;
 mod request_key;
@@ -20,6 +21,7 @@ pub use checkpoint::{
 pub use checkpoint_encoding::{CHECKPOINT_VERSION, CheckpointError};
 pub use encoding::{RECORD_VERSION, RecordError};
 pub use fingerprint::Fingerprint;
+pub use handler::{Disconnected, EventId, EventSubject, HandlerReply, HandlerState};
 pub use proposer::Proposer;
 pub use record::{AckKey, Body, BootKey, EndReason, Key, Opened, Permission, Published, Record, Sent};
 pub use request_key::{ExecutedRequest, RequestKey, RequestName};

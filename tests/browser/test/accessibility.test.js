@@ -106,6 +106,8 @@ test("the keyboard alone", async (t) => {
     return (await focused()).name === "#chat";
   });
   await page.keyboard.press("Enter");
+  // The view that had the focus goes away with it.
+  await page.waitForSelector("#chat-enter");
   await tabTo("chat-enter");
   await page.keyboard.press("Enter");
   await page.waitForSelector("#chat-text:focus");

@@ -1,0 +1,97 @@
+//! What records and checkpoints keep of the application's event handlers.
+
+use std::fmt;
+
+use bytes::Bytes;
+
+use super::Time;
+use crate::wire::{AckId, ConnectionId, Metadata, Payload, Subprotocol, UserId};
+
+/// Bytes that an event handler has noted about a session (`ce-connectionState`): opaque here, and such that they can stand
+/// in an HTTP header. `Debug` shows the size only.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct HandlerState(pub Bytes);
+
+impl fmt::Debug for HandlerState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HandlerState({} bytes)", self.0.len())
+    }
+}
+
+/// Names an event within its session (`ce-id`), the same for every attempt to deliver it. `Display` gives the decimal
+/// integer that handlers see; no two ids of a session look alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EventId {
+    /// Counted, below [`EventId::FIRST_OF_ACKS`]: 0 is `connect`.
+    Counted(u64),
+    /// Follows from the ack id under which the client sent the event, so that a resend has it too, also to another boot.
+    OfAck(AckId),
+}
+
+impl EventId {
+    /// The event before a session's first record.
+    pub const CONNECT: Self = Self::Counted(0);
+    /// The id of the event with ack id 0.
+    pub const FIRST_OF_ACKS: u64 = 1_000_000_000_000_000;
+}
+
+impl fmt::Display for EventId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Counted(number) => write!(f, "{number}"),
+            Self::OfAck(ack_id) => write!(f, "{}", u128::from(Self::FIRST_OF_ACKS) + u128::from(*ack_id)),
+        }
+    }
+}
+
+/// What an event handler is told about a session with each of its events.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventSubject {
+    /// The session.
+    pub connection_id: ConnectionId,
+    /// Whom it acts for.
+    pub user_id: Option<UserId>,
+    /// What its sockets speak.
+    pub subprotocol: Subprotocol,
+    /// The name that was negotiated, where the gateway does not speak it: the session is a raw one then.
+    pub custom_subprotocol: Option<String>,
+    /// What handlers have noted so far.
+    pub state: Option<HandlerState>,
+}
+
+/// A message that an event handler gave back to the session whose event it was.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HandlerReply {
+    /// What is sent.
+    pub payload: Payload,
+    /// Travels beside the payload.
+    pub metadata: Metadata,
+}
+
+/// That a session is over for ever, for its event handler.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Disconnected {
+    /// The session as it was.
+    pub subject: EventSubject,
+    /// The event's own.
+    pub id: EventId,
+    /// When it ended.
+    pub time: Time,
+    /// Why, in words; may be empty.
+    pub reason: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_of_a_session_never_look_alike() {
+        let largest_count = EventId::Counted(EventId::FIRST_OF_ACKS - 1).to_string();
+        assert_eq!(largest_count, "999999999999999");
+        assert_eq!(EventId::CONNECT.to_string(), "0");
+        assert_eq!(EventId::OfAck(0).to_string(), "1000000000000000");
+        assert_eq!(EventId::OfAck(7).to_string(), "1000000000000007");
+        assert_eq!(EventId::OfAck(u64::MAX).to_string(), "18447744073709551615");
+    }
+}
