@@ -65,7 +65,6 @@ fn main() -> ExitCode {
 
 fn serve(arguments: &Serve) -> Result<(), Failure> {
     let config = Config::load(arguments.config.as_deref(), arguments.overrides()).map_err(usage)?;
-    check_hub_names(&config)?;
     let access_key = config.access_key.clone().ok_or_else(no_access_key)?;
     access_keys(&access_key, config.secondary_access_key.as_ref())?;
     start_logging(&arguments.log)?;
@@ -270,13 +269,6 @@ fn development_url(endpoint: &Url, access_key: &Secret) -> Result<Url, Failure> 
 
 fn start_logging(log: &Logging) -> Result<(), Failure> {
     telemetry::init(log.format, &log.filter).map_err(usage)
-}
-
-fn check_hub_names(config: &Config) -> Result<(), Failure> {
-    for hub in config.hubs.keys() {
-        HubName::new(hub).map_err(|error| Failure::Usage(format!("hubs.{hub:?}: {error}")))?;
-    }
-    Ok(())
 }
 
 fn no_access_key() -> Failure {

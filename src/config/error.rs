@@ -1,7 +1,9 @@
-//! What can be wrong, or doubtful, with a configuration. No text here holds an access key.
+//! What can be wrong, or doubtful, with a configuration. No text here holds a secret.
 
 use std::io;
 use std::path::PathBuf;
+
+use oncewire_protocol::wire::NameError;
 
 /// Why a configuration was refused. Each message names the key.
 #[derive(Debug, thiserror::Error)]
@@ -65,11 +67,13 @@ pub enum ConfigError {
         /// The hub, in lower case.
         hub: String,
     },
-    /// Event handlers are configured.
-    #[error("{section}.event_handlers: this version has no event handlers")]
-    NoEventHandlers {
-        /// The section that has them.
-        section: String,
+    /// A section names no hub.
+    #[error("hubs.{hub:?}: {error}")]
+    BadHubName {
+        /// The hub.
+        hub: String,
+        /// What is wrong with its name.
+        error: NameError,
     },
 }
 
@@ -97,6 +101,26 @@ pub enum ConfigWarning {
     #[error("{key} has no effect with the memory store: nothing survives the process")]
     DurabilityOfMemory {
         /// The key.
+        key: String,
+    },
+    /// Requests go to whoever is at the URL.
+    #[error(
+        "{key} is off: events are sent to whatever server the URL leads to, whether it wants them or not"
+    )]
+    NoAbuseProtection {
+        /// The key.
+        key: String,
+    },
+    /// The token can be read on the way.
+    #[error("{key} is sent over plain http to another machine: whoever reads it on the way can use it")]
+    TokenInTheClear {
+        /// The key.
+        key: String,
+    },
+    /// No event reaches the handler.
+    #[error("{key} gets no event: it takes none, or none that those before it leave")]
+    IdleEventHandler {
+        /// The handler.
         key: String,
     },
 }

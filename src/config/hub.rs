@@ -2,6 +2,7 @@
 
 use serde::Deserialize;
 
+use super::event_handlers::{EventFailure, EventHandler};
 use super::{Config, Durability, Idempotency, Store};
 
 /// What `[hubs."name"]` sets. What it leaves out is taken from the general key of the same name in [`Config`], which
@@ -12,6 +13,14 @@ pub struct HubOverrides {
     /// Whether clients may connect without an access token; they then have no user, no role and no group. Default
     /// `false`. A bad token is refused either way. Danger: whoever reaches the gateway can connect to this hub.
     pub anonymous: bool,
+    /// What becomes of a session when its user event was not handled: `ack` (the client is told in the acknowledgement; a
+    /// raw client, which has none, is closed with 1011) or `close` (any client is closed with 1011). Default `ack`.
+    /// Danger: with `close` an event handler that is down costs every client that sends an event its session.
+    pub on_event_failure: EventFailure,
+    /// The application's event handlers, `[[hubs."name".event_handlers]]` in the file. Default none. Each event goes to the
+    /// first that takes it, in the file's order. They alone, of all settings, are read again when the file changes: an
+    /// event under way stays with the handler that it began with.
+    pub event_handlers: Vec<EventHandler>,
     /// See [`Config::durability`].
     pub durability: Option<Durability>,
     /// See [`Config::session_retention_seconds`].
@@ -37,6 +46,8 @@ pub struct HubOverrides {
 pub struct HubSettings {
     /// Whether clients may connect without an access token.
     pub anonymous: bool,
+    /// What becomes of a session whose user event was not handled.
+    pub on_event_failure: EventFailure,
     /// What an acknowledgement is worth.
     pub durability: Durability,
     /// How long a session without a socket waits for its client, in seconds.
@@ -67,6 +78,7 @@ impl HubSettings {
         };
         Self {
             anonymous: own.anonymous,
+            on_event_failure: own.on_event_failure,
             durability,
             session_retention_seconds: own
                 .session_retention_seconds

@@ -5,8 +5,10 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
+use oncewire_protocol::wire::HubName;
 use url::Url;
 
+use super::event_handlers;
 use super::hub::HubOverrides;
 use super::{AllowedOrigin, Config, ConfigError, ConfigWarning, Durability, Secret, Store};
 
@@ -114,6 +116,9 @@ impl Config {
             (Some(_), Some(_)) if self.tls_self_signed => return Err(ConfigError::TwoTlsCertificates),
             (None, None) | (Some(_), Some(_)) => {}
         }
+        for hub in self.hubs.keys() {
+            HubName::new(hub).map_err(|error| ConfigError::BadHubName { hub: hub.clone(), error })?;
+        }
         for (key, value, range) in self.numbers() {
             if !range.contains(&value) {
                 let (minimum, maximum) = (*range.start(), *range.end());
@@ -157,7 +162,14 @@ impl Config {
         let ack_window_ids_min = self.pending_requests_max as u64;
         numbers.extend(hub_numbers("", &general, ack_window_ids_min));
         for (hub, own) in &self.hubs {
-            numbers.extend(hub_numbers(&hub_prefix(hub), own, ack_window_ids_min));
+            let prefix = hub_prefix(hub);
+            numbers.extend(hub_numbers(&prefix, own, ack_window_ids_min));
+            for (index, handler) in own.event_handlers.iter().enumerate() {
+                numbers.extend(event_handlers::numbers(
+                    &event_handlers::handler_prefix(&prefix, index),
+                    handler,
+                ));
+            }
         }
         numbers
     }
@@ -182,6 +194,9 @@ pub(super) fn warnings(config: &Config) -> Vec<ConfigWarning> {
     look("", Some(config.session_retention_seconds), Some(config.ack_window_ids), config.durability);
     for (hub, own) in &config.hubs {
         look(&hub_prefix(hub), own.session_retention_seconds, own.ack_window_ids, own.durability);
+    }
+    for (hub, own) in &config.hubs {
+        warnings.extend(event_handlers::warnings(&hub_prefix(hub), &own.event_handlers));
     }
     warnings
 }
@@ -226,10 +241,7 @@ fn refusal(error: &toml::de::Error, key: &str, text: &str) -> ConfigError {
     let line = text.bytes().take(start).filter(|byte| *byte == b'\n').count() + 1;
     let message = error.message();
     if message.starts_with("unknown field") {
-        return match key.strip_suffix(".event_handlers") {
-            Some(section) => ConfigError::NoEventHandlers { section: section.to_owned() },
-            None => ConfigError::UnknownKey { line, key: key.to_owned() },
-        };
+        return ConfigError::UnknownKey { line, key: key.to_owned() };
     }
     let message = match key {
         "" | "." => message.to_owned(),

@@ -5,13 +5,16 @@
 //!
 //! Does not know: how flags are spelled, and what the settings do to the parts that take them.
 //!
-//! No error, warning or `Debug` output holds an access key.
+//! No error, warning or `Debug` output holds an access key, the query of an event handler's URL or a secret of the
+//! environment.
 
 mod error;
+mod event_handlers;
 mod hub;
 mod load;
 mod origin;
 mod secret;
+mod url_template;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,10 +25,12 @@ use serde::Deserialize;
 use url::Url;
 
 pub use error::{ConfigError, ConfigWarning};
+pub use event_handlers::{BadUserEventPattern, EventFailure, EventHandler, SystemEvent, UserEventPattern};
 pub use hub::{HubOverrides, HubSettings};
 pub use load::Overrides;
 pub use origin::{AllowedOrigin, BadOrigin};
 pub use secret::Secret;
+pub use url_template::{BadUrlTemplate, EventUrl, UrlTemplate};
 
 /// Everything that can be set. The field names are the keys of the TOML file.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
