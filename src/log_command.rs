@@ -152,5 +152,7 @@ fn kind(body: &Body) -> &'static str {
         Body::Added { .. } => "additions to groups",
         Body::Removed { .. } => "removals from groups",
         Body::Closed { .. } => "closes by the application",
+        Body::Handled { .. } => "events handled",
+        Body::Told { .. } => "ends told to the application",
     }
 }

@@ -90,6 +90,18 @@ mutations! {
     CopySkipped,
     /// R13: the log is trimmed up to the round that is done, not the one before.
     TrimmedByOneRoundMore,
+    /// R3: an event is acknowledged before its handler has answered.
+    AckBeforeHandled,
+    /// R4: an event whose ack id was executed is handled again.
+    EventHandledAgain,
+    /// R7: requests that come behind an event do not wait for its handler.
+    EventOvertaken,
+    /// R11: what an event handler notes has no effect.
+    HandlerStateIgnored,
+    /// R11: what an event handler gives back does not reach the session.
+    HandlerReplyIgnored,
+    /// R11: after a restore nothing is known of ends that the application was not told.
+    UntoldNotRestored,
     /// What a session's client has not acknowledged is lost with the socket.
     OutboxLostAtDetach,
     /// Transmission goes on where the last socket was.

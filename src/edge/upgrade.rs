@@ -126,6 +126,8 @@ async fn begin_session(
         roles,
         groups,
         reconnection_token,
+        state: None,
+        custom_subprotocol: None,
     };
     let socket = handle.open(new).await.map_err(|error| match error {
         OpenError::TooManyGroups => Refusal::TooManyGroups,

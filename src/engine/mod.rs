@@ -6,6 +6,7 @@
 //! The engine does not know WebSocket frames, HTTP types or file formats.
 
 mod application;
+mod calls;
 mod clock;
 mod event_handlers;
 mod failures;
@@ -38,8 +39,9 @@ use oncewire_protocol::wire::{ConnectionId, HubName, Subprotocol};
 use parking_lot::Mutex;
 use tokio::sync::{OnceCell, mpsc, oneshot};
 
-use crate::config::Config;
+use crate::config::{Config, EventFailure};
 use crate::store::{Store, StoreError};
+use calls::Calls;
 use failures::Failures;
 use shard::Command;
 use upkeep::Upkeep;
@@ -61,6 +63,7 @@ struct EngineState {
     checkpoints: CheckpointBounds,
     hubs: Mutex<HashMap<HubName, Arc<HubEntry>>>,
     failures: Failures,
+    event_handlers: Arc<dyn EventHandlers>,
 }
 
 /// A hub that exists; its handle is there once it has started.
@@ -100,12 +103,32 @@ impl Engine {
         Self::with_checkpoints(config, store, boot, CheckpointBounds::default())
     }
 
+    /// One whose application has event handlers.
+    pub fn with_event_handlers(
+        config: Arc<Config>,
+        store: Arc<dyn Store>,
+        boot: BootId,
+        event_handlers: Arc<dyn EventHandlers>,
+    ) -> Self {
+        Self::with_all(config, store, boot, CheckpointBounds::default(), event_handlers)
+    }
+
     /// One whose hubs make checkpoints within these bounds.
     pub fn with_checkpoints(
         config: Arc<Config>,
         store: Arc<dyn Store>,
         boot: BootId,
         checkpoints: CheckpointBounds,
+    ) -> Self {
+        Self::with_all(config, store, boot, checkpoints, Arc::new(NoEventHandlers::default()))
+    }
+
+    fn with_all(
+        config: Arc<Config>,
+        store: Arc<dyn Store>,
+        boot: BootId,
+        checkpoints: CheckpointBounds,
+        event_handlers: Arc<dyn EventHandlers>,
     ) -> Self {
         let bytes_max = usize::try_from(config.message_memory_bytes_max).unwrap_or(usize::MAX);
         let budget = Arc::new(MemoryBudget::new(bytes_max));
@@ -117,7 +140,13 @@ impl Engine {
             checkpoints,
             hubs: Mutex::default(),
             failures: Failures::default(),
+            event_handlers,
         }))
+    }
+
+    /// The application's event handlers.
+    pub fn event_handlers(&self) -> &Arc<dyn EventHandlers> {
+        &self.0.event_handlers
     }
 
     /// Starts the hubs that the store has from before, in the background. Call it once, before sockets come: from when it
@@ -232,7 +261,8 @@ impl Engine {
             let (inbox, inputs) = mpsc::channel(INBOX_INPUTS_MAX);
             let (live, is_live) = oneshot::channel();
             let (log, upkeep) = (Arc::clone(&log), Arc::clone(&upkeep));
-            let driver = shard::Driver::new(hub, log, from, inputs, upkeep, failures.clone());
+            let calls = Calls::new(name.clone(), Arc::clone(&self.0.event_handlers));
+            let driver = shard::Driver::new(hub, calls, log, from, inputs, upkeep, failures.clone());
             tokio::spawn(driver.run(live));
             inboxes.push(inbox);
             starting.push(is_live);
@@ -266,6 +296,7 @@ pub fn hub_settings(config: &Config, name: &HubName) -> HubSettings {
         ack_window_ids: u32_of(own.ack_window_ids as u64),
         session_retention_seconds: u32_of(own.session_retention_seconds),
         groups_per_session_max: config.groups_per_session_max,
+        closes_on_event_failure: own.on_event_failure == EventFailure::Close,
     }
 }
 

@@ -14,11 +14,12 @@ use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use oncewire_protocol::hub::{
     self, AppendId, Attachment, CommandError, CommandId, Done, Hub, Input, OpenError, OpenId, Output,
-    SocketEnd, Step,
+    SocketEnd, Step, UNTOLD_MAX,
 };
-use oncewire_protocol::log::Offset;
+use oncewire_protocol::log::{Disconnected, Offset};
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::calls::Calls;
 use super::upkeep::Upkeep;
 use super::{Failures, now};
 use crate::store::{Log, StoreError, Tail};
@@ -52,6 +53,7 @@ type AppendDone = (Vec<AppendId>, Result<Vec<Offset>, StoreError>);
 /// Owns a shard and everything that happens to it.
 pub(super) struct Driver {
     hub: Hub,
+    calls: Calls,
     log: Arc<dyn Log>,
     tail: Tail,
     inbox: mpsc::Receiver<Command>,
@@ -63,6 +65,7 @@ pub(super) struct Driver {
     rounds: watch::Receiver<u64>,
     failures: Failures,
     append_failures: Episode,
+    untold_full: Episode,
     appends: FuturesUnordered<BoxFuture<'static, AppendDone>>,
     opening: HashMap<OpenId, oneshot::Sender<Result<Attachment, OpenError>>>,
     commands: HashMap<CommandId, oneshot::Sender<Asked>>,
@@ -74,6 +77,7 @@ pub(super) struct Driver {
 impl Driver {
     pub(super) fn new(
         hub: Hub,
+        calls: Calls,
         log: Arc<dyn Log>,
         from: Offset,
         inbox: mpsc::Receiver<Command>,
@@ -82,6 +86,7 @@ impl Driver {
     ) -> Self {
         Self {
             hub,
+            calls,
             tail: log.tail(from),
             log,
             inbox,
@@ -91,6 +96,7 @@ impl Driver {
             has_more: false,
             failures,
             append_failures: Episode::default(),
+            untold_full: Episode::default(),
             appends: FuturesUnordered::new(),
             opening: HashMap::new(),
             commands: HashMap::new(),
@@ -119,6 +125,7 @@ impl Driver {
         live: &mut Option<oneshot::Sender<Result<(), StoreError>>>,
     ) -> Result<(), StoreError> {
         let mut commands = Vec::with_capacity(TURN_INPUTS_MAX);
+        let mut answers = Vec::new();
         loop {
             let due = [self.hub.poll_timeout(), self.upkeep.poll_timeout(&self.hub)];
             let due = due.into_iter().flatten().min();
@@ -140,6 +147,7 @@ impl Driver {
                         return Ok(());
                     }
                 }
+                () = self.calls.next(&mut answers, TURN_INPUTS_MAX) => {}
                 Ok(()) = self.rounds.changed() => {}
                 () = tokio::time::sleep(timeout.unwrap_or_default()), if timeout.is_some() && !self.has_more => {}
                 // Only when there is nothing else to do; otherwise each turn takes a step with it.
@@ -152,6 +160,12 @@ impl Driver {
                 commands.push(command);
             }
             commands.drain(..).for_each(|command| self.take(command));
+            if let Some(changed) = self.calls.changed() {
+                self.hub.handle(now(), changed);
+            }
+            for input in self.calls.take(&mut answers) {
+                self.hub.handle(now(), input);
+            }
             // The same holds for the sleep while the inbox never runs empty.
             if self.hub.poll_timeout().is_some_and(|at| at <= now()) {
                 self.hub.handle(now(), Input::Timeout);
@@ -223,6 +237,10 @@ impl Driver {
                         records.extend(more);
                     }
                     Output::Opened { open, outcome } => self.opened(open, outcome),
+                    Output::Call { call, event } => self.calls.call(call, *event),
+                    Output::CancelCall(call) => self.calls.cancel(call),
+                    Output::Connected(connected) => self.calls.connected(*connected),
+                    Output::Disconnected(disconnected) => self.disconnected(*disconnected),
                     Output::CommandDone { command, outcome } => {
                         if let Some(reply) = self.commands.remove(&command) {
                             let _ = reply.send((outcome, self.hub.applied()));
@@ -242,6 +260,16 @@ impl Driver {
                 self.hub.handle(now(), Input::Records(portion?));
             }
         }
+    }
+
+    fn disconnected(&mut self, disconnected: Disconnected) {
+        if self.hub.untold() >= UNTOLD_MAX && self.untold_full.is_news(Instant::now()) {
+            tracing::warn!(
+                untold = UNTOLD_MAX,
+                "the application does not take `disconnected` events: it is not told of sessions that end from now on"
+            );
+        }
+        self.calls.disconnected(disconnected);
     }
 
     fn opened(&mut self, open: OpenId, outcome: Result<Attachment, OpenError>) {

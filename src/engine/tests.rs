@@ -178,6 +178,8 @@ fn session(id: &str, groups: &[&str]) -> NewSession {
         roles: vec!["webpubsub.sendToGroup.room".to_owned()],
         groups: groups.iter().map(|name| group(name)).collect(),
         reconnection_token: Some(ReconnectionToken("proof".to_owned())),
+        state: None,
+        custom_subprotocol: None,
     }
 }
 

@@ -6,15 +6,18 @@
 use std::sync::Arc;
 use std::task::Waker;
 
+use super::handling::{LOST_WITH_GATEWAY, reason_text};
 use super::owner::Purpose;
 use super::timer::Timer;
-use super::{Attachment, Hub, OpenId, Output, SessionHandle, SessionKey};
+use super::{Attachment, Connected, Hub, OpenId, Output, SessionHandle, SessionKey};
 use crate::log::{
-    Audience, Body, MessageRef, Offset, Opened, Published, Record, RequestKey, Selection, Sent, Time,
-    chunk_of,
+    Audience, Body, EventId, HandlerReply, HandlerState, MessageRef, Offset, Opened, Published, Record,
+    RequestKey, Selection, Sent, Time, chunk_of,
 };
 use crate::mutation::{Mutation, is_on};
-use crate::session::{Closing, MemoryBudget, Outcome, Seen, Session, SharedMessage, SharedOutbox};
+use crate::session::{
+    Closing, MemoryBudget, Outcome, Seen, Session, SessionEvents, SharedMessage, SharedOutbox,
+};
 use crate::wire::{Close, ConnectionId, Downstream, GroupName, Message, ReconnectionToken, Sender};
 
 impl Hub {
@@ -96,11 +99,20 @@ impl Hub {
                     self.sessions[key].permissions.revoke(*permission, group);
                 }
             }
-            Body::Ended { .. } => {
+            Body::Ended { reason, disconnected, .. } => {
                 if let Some(key) = session {
+                    if let Some(number) = disconnected {
+                        self.keep_untold(key, *number, record.time, reason_text(*reason).to_owned());
+                    }
                     self.remove(key);
                 }
             }
+            Body::Handled { reply, state, .. } => {
+                if let Some(key) = session {
+                    self.apply_handled(key, MessageRef { offset, part: 0 }, reply.as_ref(), state.as_ref());
+                }
+            }
+            Body::Told { connection_ids } => self.forget_told(offset, connection_ids),
             Body::Sent(sent) => self.send(offset, record.time, sent),
             Body::Added { selection, groups } => {
                 for key in self.selected_at(offset, selection) {
@@ -112,9 +124,9 @@ impl Hub {
                     self.remove_from(key, groups);
                 }
             }
-            Body::Closed { selection, reason } => {
+            Body::Closed { selection, reason, takes_disconnected } => {
                 for key in self.selected_at(offset, selection) {
-                    self.close(key, reason);
+                    self.close(key, reason, record.time, *takes_disconnected);
                 }
             }
         }
@@ -142,12 +154,22 @@ impl Hub {
                 self.sessions[key].outbox.lock().let_go_of_socket();
                 #[cfg(feature = "mutations")]
                 self.sessions[key].outbox.lock().mutate_at_boot();
+                self.sessions[key].events.boots += 1;
                 self.wait_for_client(key, record.time);
             } else {
+                let SessionEvents { takes_disconnected, boots, .. } = self.sessions[key].events;
+                if takes_disconnected {
+                    let number = EventId::last_number(boots);
+                    self.keep_untold(key, number, record.time, LOST_WITH_GATEWAY.to_owned());
+                }
                 self.remove(key);
             }
         }
+        let was_live = self.is_live;
         self.is_live = record.key.boot.boot == self.proposer.boot();
+        if self.is_live && !was_live {
+            self.tell_restored();
+        }
     }
 
     fn apply_opened(&mut self, offset: Offset, record: &Record, opened: &Opened) {
@@ -252,17 +274,42 @@ impl Hub {
         left.iter().for_each(|group| self.remove_member(key, group));
     }
 
+    /// The handler's answer goes the way of any message, so that its ack comes behind it and a client that was away gets
+    /// it too.
+    fn apply_handled(
+        &mut self,
+        key: SessionKey,
+        name: MessageRef,
+        reply: Option<&HandlerReply>,
+        state: Option<&HandlerState>,
+    ) {
+        let session = &mut self.sessions[key];
+        if let Some(state) = state.filter(|_| !is_on(Mutation::HandlerStateIgnored)) {
+            session.events.state = Some(state.clone());
+        }
+        if let Some(reply) = reply.filter(|_| !is_on(Mutation::HandlerReplyIgnored)) {
+            let message = message_replied(name, reply, &self.budget);
+            let (woken, is_now_over_limits) = deliver(&session.outbox, &message);
+            self.woken.extend(woken);
+            self.overflowed.extend(is_now_over_limits.then_some(key));
+        }
+    }
+
     /// Takes out a session that the application closes. Its client is sent what was there before, and told why.
-    fn close(&mut self, key: SessionKey, reason: &str) {
+    fn close(&mut self, key: SessionKey, reason: &str, time: Time, takes_disconnected: bool) {
         if is_on(Mutation::CloseIgnored) {
             return;
         }
         let reason = if reason.is_empty() { String::new() } else { format!(" Reason: {reason}") };
         let message = format!("Application server closed the connection.{reason}");
         let mut outbox = self.sessions[key].outbox.lock();
-        self.woken.extend(outbox.reply(Downstream::Disconnected { message }));
+        self.woken.extend(outbox.reply(Downstream::Disconnected { message: message.clone() }));
         self.woken.extend(outbox.close(Closing::AfterFlush(Close::NORMAL)));
         drop(outbox);
+        if takes_disconnected {
+            let number = EventId::last_number(self.sessions[key].events.boots);
+            self.keep_untold(key, number, time, message);
+        }
         self.remove(key);
     }
 
@@ -305,10 +352,10 @@ impl Hub {
                 Purpose::Open { open, reconnection_token } => {
                     if let Some(id) = record.body.connection_id() {
                         let id = id.clone();
-                        self.attach_new(&id, open, reconnection_token);
+                        self.attach_new(&id, open, reconnection_token, record.time);
                     }
                 }
-                Purpose::End(_) => {}
+                Purpose::End(_) | Purpose::Told => {}
                 Purpose::Command(command) => self.command_settled(command, record.key.request, Ok(())),
             }
             return;
@@ -325,6 +372,7 @@ impl Hub {
         connection_id: &ConnectionId,
         open: OpenId,
         reconnection_token: Option<ReconnectionToken>,
+        time: Time,
     ) {
         let Some(&key) = self.by_connection_id.get(connection_id) else { return };
         let attachment = self.attach(key);
@@ -337,6 +385,10 @@ impl Hub {
         // No writer waits yet, so there is none to wake.
         let _ = session.outbox.lock().reply(connected);
         self.outputs.push_back(Output::Opened { open, outcome: Ok(attachment) });
+        let number = self.sessions[key].events.next_number();
+        let connected =
+            Connected { subject: self.sessions[key].subject(), id: EventId::Counted(number), time };
+        self.outputs.push_back(Output::Connected(Box::new(connected)));
     }
 
     /// Attaches a new socket to a session and lets go of the old one.
@@ -397,6 +449,11 @@ fn message_sent(name: MessageRef, time: Time, sent: &Sent, budget: &Arc<MemoryBu
     SharedMessage::new(name, message, expiry(time, sent.ttl_seconds), budget)
 }
 
+fn message_replied(name: MessageRef, reply: &HandlerReply, budget: &Arc<MemoryBudget>) -> Arc<SharedMessage> {
+    let HandlerReply { payload, metadata } = reply.clone();
+    SharedMessage::new(name, Message { sender: Sender::Server, payload, metadata }, None, budget)
+}
+
 fn expiry(time: Time, ttl_seconds: u16) -> Option<Time> {
     (ttl_seconds > 0).then(|| time.plus_seconds(u64::from(ttl_seconds)))
 }
@@ -413,6 +470,9 @@ pub(super) fn message_of(
             Some(message_for(name, group, record.time, published, budget))
         }
         Body::Sent(sent) if name.part == 0 => Some(message_sent(name, record.time, sent, budget)),
+        Body::Handled { reply: Some(reply), .. } if name.part == 0 => {
+            Some(message_replied(name, reply, budget))
+        }
         _ => None,
     }
 }

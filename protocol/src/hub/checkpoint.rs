@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::Hub;
 use super::repeats::Repeats;
 use super::request_window::RequestWindow;
-use crate::log::{CHUNKS, ChunkCheckpoint, HubCheckpoint, Offset};
+use crate::log::{CHUNKS, ChunkCheckpoint, Disconnected, HubCheckpoint, Offset};
 use crate::mutation::{Mutation, is_on};
 use crate::session::{Session, SharedMessage};
 
@@ -70,7 +70,7 @@ impl Hub {
     pub(super) fn chunk_to_checkpoint(&self, chunk: u16) -> ChunkCheckpoint {
         let mut sessions: Vec<_> = self.sessions_of(chunk).map(Session::to_checkpoint).collect();
         sessions.sort_unstable_by(|a, b| a.connection_id.cmp(&b.connection_id));
-        ChunkCheckpoint { sessions }
+        ChunkCheckpoint { sessions, untold: self.untold.of_chunk(chunk).cloned().collect() }
     }
 
     /// Visits the messages up to an offset that sessions of a chunk keep, each as often as a session keeps it.
@@ -100,6 +100,11 @@ impl Hub {
             self.requests = RequestWindow::restore(&hub.requests);
         }
         self.covered = Some(covered);
+    }
+
+    /// Takes in one of which the application is still to be told.
+    pub(super) fn insert_untold(&mut self, disconnected: Disconnected) {
+        self.untold.insert(disconnected);
     }
 
     /// Takes in a session that was restored. Whether it has to end for its bounds is decided once the shard is live.

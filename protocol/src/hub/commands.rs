@@ -5,7 +5,7 @@
 
 use super::owner::Purpose;
 use super::request_window::of_id;
-use super::{CommandError, CommandId, Hub, Output};
+use super::{CommandError, CommandId, Hub, Output, UNTOLD_MAX};
 use crate::log::{Audience, Body, Permission, RequestKey, Selection, Sent, Time};
 use crate::session::{Seen, group_name_bytes};
 use crate::wire::limits::GROUP_NAMES_BYTES_MAX;
@@ -98,7 +98,8 @@ impl Hub {
         if let Some(key) = &request {
             self.pending_requests.insert(key.name, Vec::new());
         }
-        self.propose(now, action.into(), request, Purpose::Command(command));
+        let body = action.into_body(self.takes_disconnected && self.untold() < UNTOLD_MAX);
+        self.propose(now, body, request, Purpose::Command(command));
     }
 
     /// Settles a command whose record has taken effect or is certainly not in the log, and the repetitions that wait
@@ -175,18 +176,18 @@ impl Hub {
     }
 }
 
-impl From<Action> for Body {
-    fn from(action: Action) -> Self {
-        match action {
-            Action::Send(sent) => Self::Sent(sent),
-            Action::Add { selection, groups } => Self::Added { selection, groups },
-            Action::Remove { selection, groups } => Self::Removed { selection, groups },
-            Action::Close { selection, reason } => Self::Closed { selection, reason },
-            Action::ChangeRule { connection_id, permission, group, allow: true } => {
-                Self::Granted { connection_id, permission, group }
+impl Action {
+    fn into_body(self, takes_disconnected: bool) -> Body {
+        match self {
+            Self::Send(sent) => Body::Sent(sent),
+            Self::Add { selection, groups } => Body::Added { selection, groups },
+            Self::Remove { selection, groups } => Body::Removed { selection, groups },
+            Self::Close { selection, reason } => Body::Closed { selection, reason, takes_disconnected },
+            Self::ChangeRule { connection_id, permission, group, allow: true } => {
+                Body::Granted { connection_id, permission, group }
             }
-            Action::ChangeRule { connection_id, permission, group, allow: false } => {
-                Self::Revoked { connection_id, permission, group }
+            Self::ChangeRule { connection_id, permission, group, allow: false } => {
+                Body::Revoked { connection_id, permission, group }
             }
         }
     }

@@ -1,7 +1,34 @@
 //! What goes between a shard and the application's event handlers.
+//!
+//! ```text
+//! event --turn comes--> Output::Call --driver, handler--> Input::Called --record--> reply, state, ack
+//! end   --record------> Output::Disconnected --driver, handler--> Input::Told --record--> forgotten
+//! ```
+//! A call that a crash interrupts is made again when the client sends the event again, under the same id. That a session
+//! is over is kept in the fold until its handler has been told, however many boots that takes.
 
-use crate::log::{EventId, EventSubject, HandlerReply, HandlerState, Time};
-use crate::wire::{EventName, Metadata, Payload};
+use std::collections::BTreeMap;
+
+use super::owner::Purpose;
+use super::{AppendId, Hub, Output, SessionKey};
+use crate::log::{
+    Body, Disconnected, EndReason, EventId, EventSubject, HandlerReply, HandlerState, Offset, Time, chunk_of,
+};
+use crate::session::{CallAnswered, Closing, EventCall, Phase};
+use crate::wire::{AckError, Close, ConnectionId, Encoding, ErrorName, EventName, Metadata, Payload};
+
+/// Sessions that are over and of which the application is still to be told, in one shard. The application is not told
+/// of one that ends beyond that.
+pub const UNTOLD_MAX: usize = 100_000;
+
+/// Names a call of an event handler while it is under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallId {
+    /// The session whose event it is.
+    pub session: SessionKey,
+    /// The event's batch within the session.
+    pub batch: u64,
+}
 
 /// A user event on its way to its handler.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,3 +80,157 @@ pub struct Connected {
     /// When it began.
     pub time: Time,
 }
+
+/// Sessions that are over and of which the application is still to be told.
+#[derive(Debug, Default)]
+pub(super) struct Untold {
+    by_chunk: BTreeMap<u16, BTreeMap<ConnectionId, Disconnected>>,
+    len: usize,
+}
+
+impl Untold {
+    pub fn insert(&mut self, disconnected: Disconnected) {
+        let id = disconnected.subject.connection_id.clone();
+        let earlier = self.by_chunk.entry(chunk_of(&id)).or_default().insert(id, disconnected);
+        self.len += usize::from(earlier.is_none());
+    }
+
+    fn remove(&mut self, id: &ConnectionId) {
+        let chunk = chunk_of(id);
+        let Some(of_chunk) = self.by_chunk.get_mut(&chunk) else { return };
+        self.len -= usize::from(of_chunk.remove(id).is_some());
+        if of_chunk.is_empty() {
+            self.by_chunk.remove(&chunk);
+        }
+    }
+
+    /// Those of a chunk, in the order of their connection ids.
+    pub fn of_chunk(&self, chunk: u16) -> impl Iterator<Item = &Disconnected> {
+        self.by_chunk.get(&chunk).into_iter().flat_map(BTreeMap::values)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Disconnected> {
+        self.by_chunk.values().flat_map(BTreeMap::values)
+    }
+}
+
+impl Hub {
+    /// Sessions that are over and of which the application is still to be told.
+    pub fn untold(&self) -> usize {
+        self.untold.len
+    }
+
+    pub(super) fn call(&mut self, now: Time, key: SessionKey, call: EventCall) {
+        let Some(session) = self.sessions.get(key) else { return };
+        let EventCall { id, event, payload, metadata } = call;
+        let event = UserEvent { subject: session.subject(), id, time: now, event, payload, metadata };
+        let call = CallId { session: key, batch: session.requests.batch_number() };
+        self.outputs.push_back(Output::Call { call, event: Box::new(event) });
+    }
+
+    /// Takes a handler's answer. Of a session that is over, or whose end is decided, it changes nothing.
+    pub(super) fn called(&mut self, now: Time, call: CallId, answer: Result<Handled, EventError>) {
+        let CallId { session: key, batch } = call;
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        if matches!(session.phase, Phase::Ending(_)) {
+            return;
+        }
+        let answer = answer.map(|Handled { reply, state }| (reply, state)).map_err(EventError::for_client);
+        match session.answer_call(now, batch, answer, &mut self.proposer) {
+            CallAnswered::Unknown => {}
+            CallAnswered::Settled => self.answer_settled(now, key),
+            CallAnswered::Append(record) => {
+                let append = AppendId::Batch { session: key, number: batch };
+                self.outputs.push_back(Output::Append { append, records: vec![record] });
+            }
+            CallAnswered::Failed => self.event_failed(now, key),
+        }
+    }
+
+    fn event_failed(&mut self, now: Time, key: SessionKey) {
+        if self.sessions[key].subprotocol.encoding() == Encoding::Raw {
+            self.close_for_refusal(key, Closing::Now(Close::INTERNAL_ERROR));
+            self.answer_settled(now, key);
+        } else if self.settings.closes_on_event_failure {
+            self.drop_waiting(key);
+            // Nothing can be answered behind the order to close.
+            self.answer_settled(now, key);
+            self.close_for_refusal(key, Closing::AfterFlush(Close::INTERNAL_ERROR));
+            self.append_next_batch(now, key);
+        } else {
+            self.answer_settled(now, key);
+        }
+    }
+
+    /// Ends a raw session's call, whose client has gone: nothing that its handler does can reach anybody.
+    pub(super) fn cancel_call(&mut self, now: Time, key: SessionKey) {
+        let Some(session) = self.sessions.get(key) else { return };
+        if session.subprotocol.encoding() == Encoding::Raw && session.requests.is_calling() {
+            let call = CallId { session: key, batch: session.requests.batch_number() };
+            self.outputs.push_back(Output::CancelCall(call));
+            self.called(now, call, Err(EventError::Failed));
+        }
+    }
+
+    /// The number of a session's last event, if the application is to be told of its end.
+    pub(super) fn end_number(&mut self, key: SessionKey) -> Option<u64> {
+        let is_told = self.takes_disconnected && self.untold.len < UNTOLD_MAX;
+        self.sessions.get_mut(key).filter(|_| is_told).map(|session| session.events.next_number())
+    }
+
+    /// Keeps that a session is over until the application has been told; tells it, if this shard decides things by now.
+    pub(super) fn keep_untold(&mut self, key: SessionKey, number: u64, time: Time, reason: String) {
+        let Some(session) = self.sessions.get(key) else { return };
+        let disconnected = session.disconnected(number, time, reason);
+        if self.is_live {
+            self.outputs.push_back(Output::Disconnected(Box::new(disconnected.clone())));
+        }
+        self.untold.insert(disconnected);
+    }
+
+    /// Goes on with what earlier boots have not told.
+    pub(super) fn tell_restored(&mut self) {
+        let all = self.untold.all().cloned();
+        self.outputs.extend(all.map(|disconnected| Output::Disconnected(Box::new(disconnected))));
+    }
+
+    pub(super) fn told(&mut self, now: Time, connection_ids: Vec<ConnectionId>) {
+        self.propose(now, Body::Told { connection_ids }, None, Purpose::Told);
+    }
+
+    /// Forgets sessions of which the application was told, unless they were restored without them.
+    pub(super) fn forget_told(&mut self, offset: Offset, connection_ids: &[ConnectionId]) {
+        for id in connection_ids {
+            if !self.covered.as_ref().is_some_and(|covered| covered.has(chunk_of(id), offset)) {
+                self.untold.remove(id);
+            }
+        }
+    }
+}
+
+impl EventError {
+    /// The client learns no more than that, as with Web PubSub.
+    fn for_client(self) -> AckError {
+        let message = match self {
+            Self::NoHandler => "No event handler is configured for this event.",
+            Self::Busy => "The event handler is busy. The event may be sent again with the same ack id.",
+            Self::Failed => "The event handler failed. The event may be sent again with the same ack id.",
+        };
+        AckError { name: ErrorName::InternalServerError, message: message.to_owned() }
+    }
+}
+
+/// What the application reads as the reason of an end.
+pub(super) fn reason_text(reason: EndReason) -> &'static str {
+    match reason {
+        EndReason::ClientClosed => "",
+        EndReason::ProtocolViolation => "The client broke the protocol or one of its requests failed.",
+        EndReason::OutboxFull => "Too many messages were waiting for the client.",
+        EndReason::Expired => "The connection recovery timeout expired.",
+        EndReason::Shed => "The gateway was short of memory.",
+        EndReason::ClosedByApplication => "Application server closed the connection.",
+    }
+}
+
+/// What the application reads when the gateway has crashed under a session that can't be recovered.
+pub(super) const LOST_WITH_GATEWAY: &str = "The gateway was restarted.";

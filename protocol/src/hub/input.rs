@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{Command, Done, SessionKey};
-use crate::log::{Certainty, Offset, Record};
+use super::{CallId, Command, Connected, Done, EventError, Handled, SessionKey, UserEvent};
+use crate::log::{Certainty, Disconnected, HandlerState, Offset, Record};
 use crate::session::{AttachEpoch, PermissionError, Request, SharedOutbox};
 use crate::wire::{Close, ConnectionId, GroupName, ReconnectionToken, Subprotocol, Upstream, UserId};
 
@@ -92,6 +92,10 @@ pub struct NewSession {
     pub groups: Vec<GroupName>,
     /// Proof for recoveries; for reliable subprotocols.
     pub reconnection_token: Option<ReconnectionToken>,
+    /// What the application's `connect` handler has noted.
+    pub state: Option<HandlerState>,
+    /// The name that was negotiated, where the gateway does not speak it: the session is a raw one then.
+    pub custom_subprotocol: Option<String>,
 }
 
 /// A socket that resumes a session. Its reconnection token has been verified.
@@ -139,6 +143,17 @@ pub enum Input {
     },
     /// The application asks for something; answered by [`Output::CommandDone`].
     Command(Box<Command>),
+    /// An event handler has answered, or failed.
+    Called {
+        /// What [`Output::Call`] named.
+        call: CallId,
+        /// The answer.
+        answer: Result<Handled, EventError>,
+    },
+    /// The application has been told that these sessions are over.
+    Told(Vec<ConnectionId>),
+    /// Whether a handler of the application takes `disconnected` events from now on.
+    TakesDisconnected(bool),
     /// Records from the log, in its order, none left out.
     Records(Vec<(Offset, Arc<Record>)>),
     /// An append failed. One that succeeds is not reported: its records come back.
@@ -206,6 +221,19 @@ pub enum Output {
         /// The outcome.
         outcome: Result<Attachment, OpenError>,
     },
+    /// Have a user event handled; answered by [`Input::Called`].
+    Call {
+        /// Names the call.
+        call: CallId,
+        /// The event.
+        event: Box<UserEvent>,
+    },
+    /// Nobody waits for a call any more.
+    CancelCall(CallId),
+    /// Tell the application that a session has begun.
+    Connected(Box<Connected>),
+    /// Tell the application that a session is over; answered by [`Input::Told`], whenever that is.
+    Disconnected(Box<Disconnected>),
     /// A command was carried out, or was not.
     CommandDone {
         /// The driver's name for it.

@@ -36,7 +36,7 @@ mod timer;
 
 pub use checkpointer::{CheckpointBounds, CheckpointChange, Checkpointer, Step};
 pub use commands::{Action, Command, Done};
-pub use handling::{Connected, EventError, Handled, UserEvent};
+pub use handling::{CallId, Connected, EventError, Handled, UNTOLD_MAX, UserEvent};
 pub use input::{
     AppendId, Attachment, CommandError, CommandId, Input, NewSession, OpenError, OpenId, Opening, Output,
     Resuming, SessionHandle, SocketEnd,
@@ -56,6 +56,7 @@ use crate::log::{BootId, Offset, Proposer, Record, RequestName, Time, chunk_of};
 use crate::session::{MemoryBudget, OutboxLimits, RequestBounds, Session, SharedOutbox};
 use crate::wire::{ConnectionId, GroupName, UserId};
 use checkpoint::Covered;
+use handling::Untold;
 use owner::Proposal;
 use repeats::Repeats;
 use request_window::RequestWindow;
@@ -107,6 +108,8 @@ pub struct HubSettings {
     pub session_retention_seconds: u32,
     /// Groups that a session may be in.
     pub groups_per_session_max: usize,
+    /// Whether a session ends when one of its user events is not handled. One of a raw client does in any case.
+    pub closes_on_event_failure: bool,
 }
 
 /// Members in the order that fan-out visits them; the outbox is at hand without a look at the session.
@@ -138,6 +141,9 @@ pub struct Hub {
     /// Records beside the sessions' batches whose append has no known outcome.
     proposals: BTreeMap<u64, Proposal>,
     timers: Timers,
+    /// Whether a handler of the application takes `disconnected` events.
+    takes_disconnected: bool,
+    untold: Untold,
     /// Sessions whose outbox went over its limits.
     overflowed: Vec<SessionKey>,
     outputs: VecDeque<Output>,
@@ -166,6 +172,8 @@ impl Hub {
             pending_requests: BTreeMap::new(),
             proposals: BTreeMap::new(),
             timers: Timers::default(),
+            takes_disconnected: false,
+            untold: Untold::default(),
             overflowed: Vec::new(),
             outputs: VecDeque::new(),
             woken: Vec::new(),
@@ -201,6 +209,9 @@ impl Hub {
                 }
                 self.end_overflowed(now);
             }
+            Input::Called { call, answer } => self.called(now, call, answer),
+            Input::Told(connection_ids) => self.told(now, connection_ids),
+            Input::TakesDisconnected(takes_disconnected) => self.takes_disconnected = takes_disconnected,
             Input::AppendFailed { append, certainty } => self.append_failed(now, append, certainty),
             Input::Timeout => self.fire_timers(now),
         }

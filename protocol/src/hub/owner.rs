@@ -37,6 +37,8 @@ pub enum Purpose {
     End(SessionKey),
     /// A command waits for it.
     Command(CommandId),
+    /// Nobody waits, but it is tried until it is there.
+    Told,
 }
 
 impl Proposal {
@@ -48,7 +50,8 @@ impl Proposal {
 impl Hub {
     pub(super) fn open(&mut self, now: Time, opening: Opening) {
         let Opening { open, session } = opening;
-        let NewSession { connection_id, user_id, subprotocol, roles, groups, reconnection_token } = session;
+        let NewSession { connection_id, user_id, subprotocol, roles, groups, reconnection_token, .. } =
+            session;
         if !self.is_live {
             return self.refuse(open, OpenError::Unavailable);
         }
@@ -66,6 +69,9 @@ impl Hub {
             groups: groups.into_iter().collect(),
             ack_window_ids: self.settings.ack_window_ids,
             retention_seconds: self.settings.session_retention_seconds,
+            state: session.state,
+            custom_subprotocol: session.custom_subprotocol,
+            takes_disconnected: self.takes_disconnected,
         });
         self.propose(now, body, None, Purpose::Open { open, reconnection_token });
     }
@@ -126,6 +132,9 @@ impl Hub {
         } else {
             outbox.detach(from.epoch);
         }
+        if matches!(session.phase, Phase::Ending(_)) {
+            outbox.free();
+        }
         drop(outbox);
         if session.phase != Phase::Live {
             return;
@@ -138,6 +147,7 @@ impl Hub {
             SocketEnd::Violation(_) => EndReason::ProtocolViolation,
         };
         session.phase = Phase::Finishing(reason);
+        self.cancel_call(now, from.key);
         self.append_next_batch(now, from.key);
     }
 
@@ -153,7 +163,7 @@ impl Hub {
     }
 
     /// Appends what the session has waiting, unless a batch of it is not settled yet (R7).
-    fn append_next_batch(&mut self, now: Time, key: SessionKey) {
+    pub(super) fn append_next_batch(&mut self, now: Time, key: SessionKey) {
         let Some(session) = self.sessions.get_mut(key) else { return };
         let must_wait = session.requests.has_batch() && !is_on(Mutation::AppendWhileUnsettled);
         if must_wait || matches!(session.phase, Phase::Ending(_)) {
@@ -166,13 +176,16 @@ impl Hub {
             return;
         }
         let groups_max = self.settings.groups_per_session_max;
-        let NextBatch { records, close } = session.next_batch(now, &mut self.proposer, groups_max);
+        let NextBatch { records, call, close } = session.next_batch(now, &mut self.proposer, groups_max);
         if !records.is_empty() {
             let append = AppendId::Batch { session: key, number: session.requests.batch_number() };
             self.outputs.push_back(Output::Append { append, records });
         }
+        if let Some(call) = call {
+            self.call(now, key, call);
+        }
         if let Some(close) = close {
-            self.close_raw(key, close);
+            self.close_for_refusal(key, Closing::Now(close));
         }
         // Those at the front that need no record wait for none.
         self.answer_settled(now, key);
@@ -195,22 +208,27 @@ impl Hub {
         }
     }
 
-    /// Tells a raw client by closing that a frame of its was not executed: it has no acks. What waits behind that frame
-    /// is not executed either.
-    fn close_raw(&mut self, key: SessionKey, close: Close) {
+    /// Tells a client by closing that a request of its was not executed, as a raw one has to be told: it has no acks. What
+    /// waits behind that request is not executed either.
+    pub(super) fn close_for_refusal(&mut self, key: SessionKey, closing: Closing) {
+        self.drop_waiting(key);
         let Some(session) = self.sessions.get_mut(key) else { return };
-        let mut outbox = session.outbox.lock();
-        for request in session.requests.drop_waiting() {
-            outbox.settle_requests(1, request.bytes);
-        }
-        self.woken.extend(outbox.close(Closing::Now(close)));
-        drop(outbox);
+        self.woken.extend(session.outbox.lock().close(closing));
         if session.phase == Phase::Live {
             session.phase = Phase::Finishing(EndReason::ProtocolViolation);
         }
     }
 
-    /// Proposes a session's end. From now on it takes no socket and no request; its outbox is freed at once.
+    pub(super) fn drop_waiting(&mut self, key: SessionKey) {
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        let mut outbox = session.outbox.lock();
+        for request in session.requests.drop_waiting() {
+            outbox.settle_requests(1, request.bytes);
+        }
+    }
+
+    /// Proposes a session's end. From now on it takes no socket and no request; its outbox is freed at once, or when its
+    /// socket has been told to write what waits and then to close.
     fn end(&mut self, now: Time, key: SessionKey, reason: EndReason, close: Option<Close>) {
         let Some(session) = self.sessions.get_mut(key) else { return };
         if matches!(session.phase, Phase::Ending(_)) {
@@ -218,15 +236,21 @@ impl Hub {
         }
         session.phase = Phase::Ending(reason);
         let mut outbox = session.outbox.lock();
-        outbox.free();
-        self.woken.extend(outbox.close(close.map_or(Closing::Cut, Closing::Now)));
+        self.woken.extend(match close {
+            None => outbox.end(),
+            Some(close) => {
+                outbox.free();
+                outbox.close(Closing::Now(close))
+            }
+        });
         drop(outbox);
         self.propose_end(now, key, reason);
     }
 
     fn propose_end(&mut self, now: Time, key: SessionKey, reason: EndReason) {
         let connection_id = self.sessions[key].connection_id.clone();
-        self.propose(now, Body::Ended { connection_id, reason }, None, Purpose::End(key));
+        let disconnected = self.end_number(key);
+        self.propose(now, Body::Ended { connection_id, reason, disconnected }, None, Purpose::End(key));
     }
 
     /// Goes on with ends that an earlier boot had decided and that are not in the log.
@@ -305,7 +329,7 @@ impl Hub {
         }
         if session.subprotocol.encoding() == Encoding::Raw {
             // What came after it must not arrive without it.
-            self.close_raw(key, Close::INTERNAL_ERROR);
+            self.close_for_refusal(key, Closing::Now(Close::INTERNAL_ERROR));
         }
         self.answer_settled(now, key);
         true
@@ -317,7 +341,11 @@ impl Hub {
         let Some(proposal) = self.proposals.get_mut(&counter) else { return true };
         proposal.may_have_happened |= certainty == Certainty::Indefinite;
         // Doomed: what the client was told stands, so the end has to be stored some time.
-        let is_doomed = matches!(proposal.purpose, Purpose::End(key) if self.sessions.contains_key(key));
+        let is_doomed = match proposal.purpose {
+            Purpose::End(key) => self.sessions.contains_key(key),
+            Purpose::Told => true,
+            Purpose::Open { .. } | Purpose::Command(_) => false,
+        };
         if proposal.may_have_happened || is_doomed {
             return false;
         }
@@ -329,7 +357,7 @@ impl Hub {
             Some(Proposal { purpose: Purpose::Command(command), record, .. }) => {
                 self.command_settled(command, record.key.request, Err(CommandError::Unavailable));
             }
-            Some(Proposal { purpose: Purpose::End(_), .. }) | None => {}
+            Some(Proposal { purpose: Purpose::End(_) | Purpose::Told, .. }) | None => {}
         }
         true
     }

@@ -21,6 +21,7 @@ use crate::log::{
     BootId, CheckpointError, CheckpointKey, ChunkCheckpoint, HubCheckpoint, MessageCheckpoint, MessageRef,
     Offset, Record,
 };
+use crate::mutation::{Mutation, is_on};
 use crate::session::{MemoryBudget, Session, SharedMessage};
 
 /// Takes in the parts of a hub's checkpoint.
@@ -147,6 +148,9 @@ impl Resolving {
         let count = restored.len();
         for (chunk, (_, stored)) in chunks {
             let index = usize::from(chunk) % count;
+            for disconnected in stored.untold.into_iter().filter(|_| !is_on(Mutation::UntoldNotRestored)) {
+                restored[index].insert_untold(disconnected);
+            }
             for mut session in stored.sessions {
                 let (hub, wanted) = (&mut restored[index], &wanted[index]);
                 let named = std::mem::take(&mut session.unacknowledged);

@@ -15,7 +15,7 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{AckKey, BootId, EndReason, ExecutedRequest, Offset, Time};
+use super::{AckKey, BootId, Disconnected, EndReason, ExecutedRequest, HandlerState, Offset, Time};
 use crate::wire::{ConnectionId, GroupName, Message, SequenceId, Subprotocol, UserId};
 
 /// How many chunks sessions are divided into; part of the checkpoints' format.
@@ -108,6 +108,8 @@ pub struct AppliedAppends {
 pub struct ChunkCheckpoint {
     /// In the order of their connection ids.
     pub sessions: Vec<SessionCheckpoint>,
+    /// Those that are over, and of which the application is still to be told; in the same order.
+    pub untold: Vec<Disconnected>,
 }
 
 /// A session.
@@ -137,6 +139,14 @@ pub struct SessionCheckpoint {
     pub unacknowledged: Vec<(SequenceId, MessageRef)>,
     /// Set when its end was decided but is not in the log.
     pub ending: Option<EndReason>,
+    /// What event handlers have noted about it.
+    pub state: Option<HandlerState>,
+    /// The name that was negotiated, where the gateway does not speak it.
+    pub custom_subprotocol: Option<String>,
+    /// Whether the application is to be told when a crash ends it.
+    pub takes_disconnected: bool,
+    /// How many boots it has lived through after its first.
+    pub boots: u32,
 }
 
 /// Rules of one permission.

@@ -4,7 +4,7 @@
 //! byte 0     format version, 1 or 2: the first one that can hold the part
 //! byte 1..   one protobuf message: `HubV1`, `ChunkV1` or `MessageV1`, as the key says; field numbers are never reused
 //! ```
-//! Version 2 has the requests of the application in the hub's part.
+//! Version 2 has the requests of the application in the hub's part, and in chunks what event handlers take part in.
 //!
 //! Sequences of numbers hold the differences from one to the next: sequence ids, offsets and ack ids mostly grow by
 //! little, so that a waiting message takes two to five bytes.
@@ -22,7 +22,11 @@ use super::encoding::{
     MetadataEntryV1, group_names, kind_number, kind_of, metadata_entries, metadata_of, reason_number,
     reason_of, subprotocol_number, subprotocol_of, texts,
 };
-use super::{AckKey, BootId, ExecutedRequest, Fingerprint, Offset, RecordError, RequestName, Time};
+use super::handler_encoding::DisconnectedV2;
+use super::{
+    AckKey, BootId, Disconnected, ExecutedRequest, Fingerprint, HandlerState, Offset, RecordError,
+    RequestName, Time,
+};
 use crate::wire::{ConnectionId, GroupName, Message, Payload, Sender, UserId};
 
 /// The latest version that this build knows.
@@ -104,14 +108,20 @@ impl HubCheckpoint {
 impl ChunkCheckpoint {
     /// Its stored bytes.
     pub fn encode(&self) -> Bytes {
-        encode(1, &ChunkV1 { sessions: self.sessions.iter().map(SessionV1::from).collect() })
+        let chunk = ChunkV1 {
+            sessions: self.sessions.iter().map(SessionV1::from).collect(),
+            untold: self.untold.iter().map(DisconnectedV2::new).collect(),
+        };
+        let is_of_2 = !chunk.untold.is_empty() || chunk.sessions.iter().any(SessionV1::is_of_2);
+        encode(if is_of_2 { 2 } else { 1 }, &chunk)
     }
 
     /// Reads one.
     pub fn decode(stored: Bytes) -> Result<Self, CheckpointError> {
-        let stored: ChunkV1 = decode(1, stored)?;
+        let stored: ChunkV1 = decode(2, stored)?;
         let sessions = stored.sessions.into_iter().map(SessionCheckpoint::try_from);
-        Ok(Self { sessions: sessions.collect::<Result<_, _>>()? })
+        let untold = stored.untold.into_iter().map(Disconnected::try_from);
+        Ok(Self { sessions: sessions.collect::<Result<_, _>>()?, untold: untold.collect::<Result<_, _>>()? })
     }
 }
 
@@ -242,6 +252,9 @@ struct ProposerV1 {
 struct ChunkV1 {
     #[prost(message, repeated, tag = "1")]
     sessions: Vec<SessionV1>,
+    /// From version 2 on.
+    #[prost(message, repeated, tag = "2")]
+    untold: Vec<DisconnectedV2>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -282,6 +295,15 @@ struct SessionV1 {
     /// 0 for none.
     #[prost(uint32, tag = "17")]
     ending: u32,
+    /// From version 2 on, and so are the next three.
+    #[prost(bytes = "bytes", optional, tag = "18")]
+    state: Option<Bytes>,
+    #[prost(string, optional, tag = "19")]
+    custom_subprotocol: Option<String>,
+    #[prost(bool, tag = "20")]
+    takes_disconnected: bool,
+    #[prost(uint32, tag = "21")]
+    boots: u32,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -336,6 +358,10 @@ impl From<&SessionCheckpoint> for SessionV1 {
             unacknowledged_offsets: differences(messages().map(|message| message.offset.0)),
             unacknowledged_parts: messages().map(|message| message.part).filter(|_| has_parts).collect(),
             ending: session.ending.map_or(0, reason_number),
+            state: session.state.as_ref().map(|state| state.0.clone()),
+            custom_subprotocol: session.custom_subprotocol.clone(),
+            takes_disconnected: session.takes_disconnected,
+            boots: session.boots,
         }
     }
 }
@@ -382,11 +408,19 @@ impl TryFrom<SessionV1> for SessionCheckpoint {
             },
             join_leave: RulesV1::read(stored.join_leave)?,
             send: RulesV1::read(stored.send)?,
+            state: stored.state.map(HandlerState),
+            custom_subprotocol: stored.custom_subprotocol,
+            takes_disconnected: stored.takes_disconnected,
+            boots: stored.boots,
         })
     }
 }
 
 impl SessionV1 {
+    fn is_of_2(&self) -> bool {
+        self.state.is_some() || self.custom_subprotocol.is_some() || self.takes_disconnected || self.boots > 0
+    }
+
     fn executed(&self) -> Result<Vec<AckKey>, CheckpointError> {
         let ids: Vec<u64> = self.executed_ack_ids.iter().map(|difference| *difference as u64).collect();
         if ids.len() != self.executed_fingerprints.len() || ids.len() > self.ack_window_ids as usize {

@@ -4,13 +4,13 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
-use crate::log::EndReason;
+use crate::log::{EndReason, EventSubject};
 use crate::wire::{Metadata, PayloadKind, Subprotocol, Upstream};
 
 proptest! {
     #[test]
-    fn chunks_come_back(sessions in vec(session(), 0..4)) {
-        let chunk = ChunkCheckpoint { sessions };
+    fn chunks_come_back(sessions in vec(session(), 0..4), untold in vec(untold(), 0..2)) {
+        let chunk = ChunkCheckpoint { sessions, untold };
         prop_assert_eq!(ChunkCheckpoint::decode(chunk.encode()), Ok(chunk));
     }
 
@@ -49,12 +49,13 @@ proptest! {
         at in any::<prop::sample::Index>(),
         flipped in 1u8..,
     ) {
-        let mut stored = ChunkCheckpoint { sessions: vec![session] }.encode().to_vec();
+        let mut stored = ChunkCheckpoint { sessions: vec![session], ..Default::default() }.encode().to_vec();
         let at = at.index(stored.len());
         stored[at] ^= flipped;
+        let version = stored[0];
         let read = ChunkCheckpoint::decode(stored.into());
-        if at == 0 {
-            prop_assert_eq!(read, Err(CheckpointError::UnknownVersion(1 ^ flipped)));
+        if at == 0 && !(1..=CHECKPOINT_VERSION).contains(&version) {
+            prop_assert_eq!(read, Err(CheckpointError::UnknownVersion(version)));
         } else if let Ok(read) = read {
             prop_assert_eq!(ChunkCheckpoint::decode(read.encode()), Ok(read));
         }
@@ -89,8 +90,18 @@ fn session() -> impl Strategy<Value = SessionCheckpoint> {
     let identity = (any::<String>(), option::of(any::<String>()), subprotocol, ending);
     let ack_ids = vec((any::<u64>(), any::<u64>()), 0..5);
     let messages = vec((1u64..1 << 40, any::<u64>(), prop_oneof![Just(0u32), any::<u32>()]), 0..6);
-    (identity, rules(), rules(), vec(group(), 0..3), ack_ids, messages, any::<(u32, u32, u64)>()).prop_map(
-        |((id, user_id, subprotocol, ending), join_leave, send, groups, ack_ids, messages, numbers)| {
+    let rules = (rules(), rules());
+    (identity, rules, vec(group(), 0..3), ack_ids, messages, any::<(u32, u32, u64)>(), handlers()).prop_map(
+        |(
+            (id, user_id, subprotocol, ending),
+            (join_leave, send),
+            groups,
+            ack_ids,
+            messages,
+            numbers,
+            handlers,
+        )| {
+            let (state, custom_subprotocol, takes_disconnected, boots) = handlers;
             let mut last = 0;
             let unacknowledged = messages.into_iter().map(|(step, offset, part)| {
                 last += step;
@@ -116,9 +127,42 @@ fn session() -> impl Strategy<Value = SessionCheckpoint> {
                 sequence_ids: SequenceIdsCheckpoint { last, deliveries, payload_bytes },
                 unacknowledged,
                 ending,
+                state,
+                custom_subprotocol,
+                takes_disconnected,
+                boots,
             }
         },
     )
+}
+
+/// Mostly as without event handlers.
+fn handlers() -> impl Strategy<Value = (Option<HandlerState>, Option<String>, bool, u32)> {
+    let state =
+        option::weighted(0.2, vec(any::<u8>(), 0..9)).prop_map(|state| state.map(|s| HandlerState(s.into())));
+    (
+        state,
+        option::weighted(0.1, any::<String>()),
+        prop::bool::weighted(0.2),
+        prop_oneof![Just(0), any::<u32>()],
+    )
+}
+
+fn untold() -> impl Strategy<Value = Disconnected> {
+    (session(), any::<u64>(), any::<u64>(), any::<String>()).prop_map(|(session, number, time, reason)| {
+        Disconnected {
+            subject: EventSubject {
+                connection_id: session.connection_id,
+                user_id: session.user_id,
+                subprotocol: session.subprotocol,
+                custom_subprotocol: session.custom_subprotocol,
+                state: session.state,
+            },
+            number,
+            time: Time(time),
+            reason,
+        }
+    })
 }
 
 fn hub() -> impl Strategy<Value = HubCheckpoint> {
@@ -188,6 +232,10 @@ fn the_bytes_of_version_1_are_fixed() {
             .map(|(id, offset, part)| (id, MessageRef { offset: Offset(offset), part }))
             .to_vec(),
         ending: Some(EndReason::Shed),
+        state: None,
+        custom_subprotocol: None,
+        takes_disconnected: false,
+        boots: 0,
     };
     let fields: [&[u8]; 16] = [
         &[0x0a, 2, b'c', b'1'],
@@ -210,7 +258,7 @@ fn the_bytes_of_version_1_are_fixed() {
     ];
     let fields = fields.concat();
     let expected = [&[1, 0x0a, fields.len() as u8][..], &fields].concat();
-    assert_eq!(ChunkCheckpoint { sessions: vec![session] }.encode(), expected);
+    assert_eq!(ChunkCheckpoint { sessions: vec![session], untold: vec![] }.encode(), expected);
 }
 
 #[test]
@@ -225,7 +273,9 @@ fn what_does_not_fit_together_is_refused() {
         executed_fingerprints: vec![1],
         ..SessionV1::default()
     };
-    let read = |session: SessionV1| ChunkCheckpoint::decode(encode(1, &ChunkV1 { sessions: vec![session] }));
+    let read = |session: SessionV1| {
+        ChunkCheckpoint::decode(encode(1, &ChunkV1 { sessions: vec![session], untold: vec![] }))
+    };
     assert!(read(base.clone()).is_ok());
     for (broken, what) in [
         (SessionV1 { subprotocol: 0, ..base.clone() }, "subprotocol"),
@@ -281,8 +331,51 @@ fn the_bytes_of_version_2_are_fixed() {
     let read = HubCheckpoint::decode(encode(2, &broken), Offset(1));
     assert_eq!(read, Err(CheckpointError::Invalid("list of requests")));
     assert_eq!(
-        ChunkCheckpoint::decode(Bytes::from_static(&[2])),
+        MessageCheckpoint::decode(Bytes::from_static(&[2])),
         Err(CheckpointError::UnknownVersion(2)),
-        "chunks have one version"
+        "messages have one version"
     );
+}
+
+/// What version 2 brought to chunks.
+#[test]
+fn the_bytes_of_chunks_of_version_2_are_fixed() {
+    let empty = SessionV1 { subprotocol: 3, ..SessionV1::default() };
+    let mut session = SessionCheckpoint::try_from(empty).unwrap();
+    session.state = Some(HandlerState(Bytes::from_static(b"s")));
+    session.custom_subprotocol = Some("p".to_owned());
+    session.takes_disconnected = true;
+    session.boots = 2;
+    let untold = Disconnected {
+        subject: EventSubject {
+            connection_id: ConnectionId::new("c"),
+            user_id: Some(UserId::new("u")),
+            subprotocol: Subprotocol::JsonReliable,
+            custom_subprotocol: None,
+            state: Some(HandlerState::default()),
+        },
+        number: 3,
+        time: Time(300),
+        reason: "r".to_owned(),
+    };
+    let session_fields =
+        [&[0x18, 3][..], &[0x92, 0x01, 1, b's'], &[0x9a, 0x01, 1, b'p'], &[0xa0, 0x01, 1], &[0xa8, 0x01, 2]];
+    let untold_fields = [
+        &[0x0a, 1, b'c'][..],
+        &[0x12, 1, b'u'],
+        &[0x18, 2],
+        &[0x2a, 0],
+        &[0x30, 3],
+        &[0x38, 0xac, 0x02],
+        &[0x42, 1, b'r'],
+    ];
+    let (session_fields, untold_fields) = (session_fields.concat(), untold_fields.concat());
+    let expected = [
+        &[2, 0x0a, session_fields.len() as u8][..],
+        &session_fields,
+        &[0x12, untold_fields.len() as u8],
+        &untold_fields,
+    ];
+    let chunk = ChunkCheckpoint { sessions: vec![session], untold: vec![untold] };
+    assert_eq!(chunk.encode(), expected.concat());
 }

@@ -1,11 +1,12 @@
 //! The stable encoding of records.
 //!
 //! ```text
-//! byte 0     format version, 1 or 2: the first one that can hold the record
+//! byte 0     format version, 1 to 3: the first one that can hold the record
 //! byte 1..   one protobuf message, `RecordV1`; its field numbers are below and are never reused
 //! ```
-//! Version 2 has what applications ask for: bodies 18 to 21, and the key of their requests. The names of its messages
-//! end with the version that brought them.
+//! Version 2 has what applications ask for: bodies 18 to 21, and the key of their requests. Version 3 has what their event
+//! handlers take part in: bodies 22 and 23, and fields that say so. The names of messages end with the version that brought
+//! them.
 //!
 //! A reader refuses a version, a body or an enumeration value that it does not know: a record that cannot be
 //! understood must not be passed over, since sequence ids depend on every record. Fields that it does not know it
@@ -15,14 +16,15 @@ use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message as _;
 
 use super::application_encoding::{RequestKeyV2, SelectionV2};
+use super::handler_encoding::{HandledV3, ToldV3};
 use super::{
-    AckKey, Body, BootId, BootKey, EndReason, Fingerprint, Key, Opened, Permission, Published, Record, Sent,
-    Time,
+    AckKey, Body, BootId, BootKey, EndReason, Fingerprint, HandlerState, Key, Opened, Permission, Published,
+    Record, Sent, Time,
 };
 use crate::wire::{ConnectionId, GroupName, Metadata, Payload, PayloadKind, Subprotocol, UserId};
 
 /// The latest version that this build knows.
-pub const RECORD_VERSION: u8 = 2;
+pub const RECORD_VERSION: u8 = 3;
 
 /// Why stored bytes are not a record of a version that this build knows.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -78,18 +80,22 @@ struct RecordV1 {
     boot_key: Option<BootKeyV1>,
     #[prost(message, optional, tag = "5")]
     request_key: Option<RequestKeyV2>,
-    #[prost(oneof = "BodyV1", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21")]
+    #[prost(oneof = "BodyV1", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23")]
     body: Option<BodyV1>,
 }
 
 impl RecordV1 {
     /// The first version that can hold it.
     fn version(&self) -> u8 {
-        let is_of_2 = matches!(
-            self.body,
-            Some(BodyV1::Sent(_) | BodyV1::Added(_) | BodyV1::Removed(_) | BodyV1::Closed(_))
-        );
-        if is_of_2 || self.request_key.is_some() { 2 } else { 1 }
+        let of_body = match &self.body {
+            Some(BodyV1::Handled(_) | BodyV1::Told(_)) => 3,
+            Some(BodyV1::Opened(opened)) if opened.is_of_3() => 3,
+            Some(BodyV1::Ended(EndedV1 { disconnected: Some(_), .. })) => 3,
+            Some(BodyV1::Closed(ClosedV2 { takes_disconnected: true, .. })) => 3,
+            Some(BodyV1::Sent(_) | BodyV1::Added(_) | BodyV1::Removed(_) | BodyV1::Closed(_)) => 2,
+            _ => 1,
+        };
+        if self.request_key.is_some() { of_body.max(2) } else { of_body }
     }
 }
 
@@ -141,6 +147,10 @@ enum BodyV1 {
     Removed(MembersV2),
     #[prost(message, tag = "21")]
     Closed(ClosedV2),
+    #[prost(message, tag = "22")]
+    Handled(HandledV3),
+    #[prost(message, tag = "23")]
+    Told(ToldV3),
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -162,6 +172,19 @@ struct OpenedV1 {
     ack_window_ids: u32,
     #[prost(uint32, tag = "7")]
     retention_seconds: u32,
+    /// From version 3 on, and so are the next two.
+    #[prost(bytes = "bytes", optional, tag = "8")]
+    state: Option<Bytes>,
+    #[prost(string, optional, tag = "9")]
+    custom_subprotocol: Option<String>,
+    #[prost(bool, tag = "10")]
+    takes_disconnected: bool,
+}
+
+impl OpenedV1 {
+    fn is_of_3(&self) -> bool {
+        self.state.is_some() || self.custom_subprotocol.is_some() || self.takes_disconnected
+    }
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -216,6 +239,9 @@ struct EndedV1 {
     connection_id: String,
     #[prost(uint32, tag = "2")]
     reason: u32,
+    /// From version 3 on.
+    #[prost(uint64, optional, tag = "3")]
+    disconnected: Option<u64>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -246,6 +272,9 @@ struct ClosedV2 {
     selection: Option<SelectionV2>,
     #[prost(string, tag = "2")]
     reason: String,
+    /// From version 3 on.
+    #[prost(bool, tag = "3")]
+    takes_disconnected: bool,
 }
 
 /// Numbers of the stored enumerations: explicit, never reused, 0 never used.
@@ -325,6 +354,9 @@ impl From<&Body> for BodyV1 {
                 groups: texts(&opened.groups),
                 ack_window_ids: opened.ack_window_ids,
                 retention_seconds: opened.retention_seconds,
+                state: opened.state.as_ref().map(|state| state.0.clone()),
+                custom_subprotocol: opened.custom_subprotocol.clone(),
+                takes_disconnected: opened.takes_disconnected,
             }),
             Body::Joined { connection_id, groups } => Self::Joined(membership(connection_id, groups)),
             Body::Left { connection_id, groups } => Self::Left(membership(connection_id, groups)),
@@ -344,9 +376,10 @@ impl From<&Body> for BodyV1 {
             Body::Revoked { connection_id, permission, group } => {
                 Self::Revoked(rule(connection_id, *permission, group))
             }
-            Body::Ended { connection_id, reason } => Self::Ended(EndedV1 {
+            Body::Ended { connection_id, reason, disconnected } => Self::Ended(EndedV1 {
                 connection_id: connection_id.to_string(),
                 reason: reason_number(*reason),
+                disconnected: *disconnected,
             }),
             Body::Sent(sent) => Self::Sent(SentV2 {
                 selection: Some((&sent.selection).into()),
@@ -361,9 +394,17 @@ impl From<&Body> for BodyV1 {
             Body::Removed { selection, groups } => {
                 Self::Removed(MembersV2 { selection: Some(selection.into()), groups: texts(groups) })
             }
-            Body::Closed { selection, reason } => {
-                Self::Closed(ClosedV2 { selection: Some(selection.into()), reason: reason.clone() })
+            Body::Closed { selection, reason, takes_disconnected } => Self::Closed(ClosedV2 {
+                selection: Some(selection.into()),
+                reason: reason.clone(),
+                takes_disconnected: *takes_disconnected,
+            }),
+            Body::Handled { connection_id, reply, state } => {
+                Self::Handled(HandledV3::new(connection_id, reply.as_ref(), state.as_ref()))
             }
+            Body::Told { connection_ids } => Self::Told(ToldV3 {
+                connection_ids: connection_ids.iter().map(ToString::to_string).collect(),
+            }),
         }
     }
 }
@@ -405,6 +446,9 @@ impl TryFrom<BodyV1> for Body {
                 groups: group_names(&opened.groups)?,
                 ack_window_ids: opened.ack_window_ids,
                 retention_seconds: opened.retention_seconds,
+                state: opened.state.map(HandlerState),
+                custom_subprotocol: opened.custom_subprotocol,
+                takes_disconnected: opened.takes_disconnected,
             }),
             BodyV1::Joined(MembershipV1 { connection_id, groups }) => Self::Joined {
                 connection_id: ConnectionId::new(&connection_id),
@@ -422,9 +466,10 @@ impl TryFrom<BodyV1> for Body {
                 let (connection_id, permission, group) = rule.parts()?;
                 Self::Revoked { connection_id, permission, group }
             }
-            BodyV1::Ended(EndedV1 { connection_id, reason }) => Self::Ended {
+            BodyV1::Ended(EndedV1 { connection_id, reason, disconnected }) => Self::Ended {
                 connection_id: ConnectionId::new(&connection_id),
                 reason: reason_of(reason).ok_or(RecordError::Invalid("reason"))?,
+                disconnected,
             },
             BodyV1::Sent(sent) => Self::Sent(sent.try_into()?),
             BodyV1::Added(MembersV2 { selection, groups }) => {
@@ -433,8 +478,12 @@ impl TryFrom<BodyV1> for Body {
             BodyV1::Removed(MembersV2 { selection, groups }) => {
                 Self::Removed { selection: SelectionV2::read(selection)?, groups: group_names(&groups)? }
             }
-            BodyV1::Closed(ClosedV2 { selection, reason }) => {
-                Self::Closed { selection: SelectionV2::read(selection)?, reason }
+            BodyV1::Closed(ClosedV2 { selection, reason, takes_disconnected }) => {
+                Self::Closed { selection: SelectionV2::read(selection)?, reason, takes_disconnected }
+            }
+            BodyV1::Handled(handled) => handled.try_into()?,
+            BodyV1::Told(ToldV3 { connection_ids }) => {
+                Self::Told { connection_ids: connection_ids.iter().map(|id| ConnectionId::new(id)).collect() }
             }
         })
     }

@@ -8,6 +8,7 @@ use proptest::sample::select;
 
 use super::*;
 use crate::filter::Filter;
+use crate::log::HandlerReply;
 use crate::log::{Audience, RequestKey, RequestName, Selection};
 
 proptest! {
@@ -55,10 +56,12 @@ proptest! {
         let read = Record::decode(stored.into());
         if at == 0 {
             let version = record.encode()[0] ^ flipped;
-            match version {
-                1 => prop_assert_eq!(read, Err(RecordError::Invalid("body"))),
-                2 => prop_assert_eq!(read, Ok(record), "it has what version 1 has"),
-                _ => prop_assert_eq!(read, Err(RecordError::UnknownVersion(version))),
+            if !(1..=RECORD_VERSION).contains(&version) {
+                prop_assert_eq!(read, Err(RecordError::UnknownVersion(version)));
+            } else if version < record.encode()[0] {
+                prop_assert_eq!(read, Err(RecordError::Invalid("body")));
+            } else {
+                prop_assert_eq!(read, Ok(record), "it has what earlier versions have");
             }
         } else if let Ok(read) = read {
             prop_assert_eq!(Record::decode(read.encode()), Ok(read));
@@ -68,7 +71,7 @@ proptest! {
 
 #[test]
 fn each_version_is_read_for_ever() {
-    for (name, record) in version_1().into_iter().chain(version_2()) {
+    for (name, record) in version_1().into_iter().chain(version_2()).chain(version_3()) {
         let stored = fixture(name);
         assert_eq!(Record::decode(stored.clone()), Ok(record.clone()), "{name}");
         assert_eq!(record.encode(), stored, "{name}");
@@ -77,7 +80,7 @@ fn each_version_is_read_for_ever() {
 
 #[test]
 fn every_fixture_is_used() {
-    for (version, records) in [("v1", version_1()), ("v2", version_2())] {
+    for (version, records) in [("v1", version_1()), ("v2", version_2()), ("v3", version_3())] {
         let stored: BTreeSet<String> = std::fs::read_dir(fixtures().join(version))
             .unwrap()
             .map(|file| file.unwrap().file_name().into_string().unwrap())
@@ -94,6 +97,15 @@ fn what_version_2_brought_is_none_of_version_1() {
     for (name, _) in version_2() {
         let mut stored = fixture(name).to_vec();
         stored[0] = 1;
+        assert_eq!(Record::decode(stored.into()), Err(RecordError::Invalid("body")), "{name}");
+    }
+}
+
+#[test]
+fn what_version_3_brought_is_none_of_version_2() {
+    for (name, _) in version_3() {
+        let mut stored = fixture(name).to_vec();
+        stored[0] = 2;
         assert_eq!(Record::decode(stored.into()), Err(RecordError::Invalid("body")), "{name}");
     }
 }
@@ -290,6 +302,9 @@ fn version_1() -> Vec<(&'static str, Record)> {
         groups: vec![lobby(), group_name("grün")],
         ack_window_ids: 10_000,
         retention_seconds: 60,
+        state: None,
+        custom_subprotocol: None,
+        takes_disconnected: false,
     };
     let mut opened = fixed_record(300, 299, None, None, Body::Opened(opened));
     opened.key.boot.shard = 3;
@@ -301,6 +316,9 @@ fn version_1() -> Vec<(&'static str, Record)> {
         groups: vec![],
         ack_window_ids: 0,
         retention_seconds: 0,
+        state: None,
+        custom_subprotocol: None,
+        takes_disconnected: false,
     };
     let published = Published {
         publisher: Some(c1()),
@@ -363,7 +381,7 @@ fn version_1() -> Vec<(&'static str, Record)> {
                 group: lobby(),
             }),
         ),
-        ("ended", bare(Body::Ended { connection_id: c1(), reason: EndReason::Expired })),
+        ("ended", bare(Body::Ended { connection_id: c1(), reason: EndReason::Expired, disconnected: None })),
     ]
 }
 
@@ -407,7 +425,54 @@ fn version_2() -> Vec<(&'static str, Record)> {
         ("v2/added", bare(Body::Added { selection: user(), groups: groups.clone() })),
         ("v2/removed", bare(Body::Removed { selection: connection(), groups })),
         ("v2/removed-from-all", bare(Body::Removed { selection: user(), groups: Vec::new() })),
-        ("v2/closed", bare(Body::Closed { selection: connection(), reason: "maintenance".to_owned() })),
+        (
+            "v2/closed",
+            bare(Body::Closed {
+                selection: connection(),
+                reason: "maintenance".to_owned(),
+                takes_disconnected: false,
+            }),
+        ),
+    ]
+}
+
+/// What each fixture of version 3 says.
+fn version_3() -> Vec<(&'static str, Record)> {
+    let c1 = || ConnectionId::new("c-1");
+    let bare = |body| fixed_record(2, 1, None, None, body);
+    let state = || Some(HandlerState(Bytes::from_static(b"eyJhIjoxfQ==")));
+    let mut metadata = Metadata::default();
+    metadata.insert("trace", "a1").unwrap();
+    let opened = Opened {
+        connection_id: c1(),
+        user_id: None,
+        subprotocol: Subprotocol::Raw,
+        roles: vec![],
+        groups: vec![],
+        ack_window_ids: 10_000,
+        retention_seconds: 60,
+        state: state(),
+        custom_subprotocol: Some("chat.v1".to_owned()),
+        takes_disconnected: true,
+    };
+    let reply = HandlerReply {
+        payload: Payload { kind: PayloadKind::Json, bytes: Bytes::from_static(b"{\"n\": 1.0}") },
+        metadata,
+    };
+    let handled = Body::Handled { connection_id: c1(), reply: Some(reply), state: state() };
+    let handled = fixed_record(2, 1, None, Some((7, 0x1122_3344_5566_7788)), handled);
+    let emptied = Some(HandlerState::default());
+    let selection = Selection::whole(Audience::All);
+    vec![
+        ("v3/opened", bare(Body::Opened(opened))),
+        (
+            "v3/ended",
+            bare(Body::Ended { connection_id: c1(), reason: EndReason::Expired, disconnected: Some(3) }),
+        ),
+        ("v3/closed", bare(Body::Closed { selection, reason: String::new(), takes_disconnected: true })),
+        ("v3/handled", handled),
+        ("v3/handled-bare", bare(Body::Handled { connection_id: c1(), reply: None, state: emptied })),
+        ("v3/told", bare(Body::Told { connection_ids: vec![c1(), ConnectionId::new("c-2")] })),
     ]
 }
 
@@ -468,15 +533,30 @@ fn body() -> impl Strategy<Value = Body> {
         (connection_id(), a_permission(), group()).prop_map(|(connection_id, permission, group)| {
             Body::Revoked { connection_id, permission, group }
         }),
-        (connection_id(), reason()).prop_map(|(connection_id, reason)| Body::Ended { connection_id, reason }),
+        (connection_id(), reason(), option::of(any::<u64>())).prop_map(
+            |(connection_id, reason, disconnected)| Body::Ended { connection_id, reason, disconnected }
+        ),
+        (connection_id(), option::of(reply()), option::of(state()))
+            .prop_map(|(connection_id, reply, state)| Body::Handled { connection_id, reply, state }),
+        vec(connection_id(), 0..4).prop_map(|connection_ids| Body::Told { connection_ids }),
         (selection(), published()).prop_map(|(selection, published)| {
             let Published { ttl_seconds, payload, metadata, .. } = published;
             Body::Sent(Sent { selection, ttl_seconds, payload, metadata })
         }),
         (selection(), groups()).prop_map(|(selection, groups)| Body::Added { selection, groups }),
         (selection(), groups()).prop_map(|(selection, groups)| Body::Removed { selection, groups }),
-        (selection(), any::<String>()).prop_map(|(selection, reason)| Body::Closed { selection, reason }),
+        (selection(), any::<String>(), any::<bool>()).prop_map(|(selection, reason, takes_disconnected)| {
+            Body::Closed { selection, reason, takes_disconnected }
+        }),
     ]
+}
+
+fn state() -> impl Strategy<Value = HandlerState> {
+    vec(any::<u8>(), 0..20).prop_map(|bytes| HandlerState(bytes.into()))
+}
+
+fn reply() -> impl Strategy<Value = HandlerReply> {
+    published().prop_map(|Published { payload, metadata, .. }| HandlerReply { payload, metadata })
 }
 
 fn selection() -> impl Strategy<Value = Selection> {
@@ -505,8 +585,16 @@ fn opened() -> impl Strategy<Value = Opened> {
     ]);
     let user_id = option::of(any::<String>());
     let roles = vec(any::<String>(), 0..4);
-    (connection_id(), user_id, subprotocol, roles, groups(), any::<u32>(), any::<u32>()).prop_map(
-        |(connection_id, user_id, subprotocol, roles, groups, ack_window_ids, retention_seconds)| Opened {
+    let handlers = (option::of(state()), option::of(any::<String>()), any::<bool>());
+    let identity = (connection_id(), user_id, subprotocol, roles);
+    (identity, groups(), any::<u32>(), any::<u32>(), handlers).prop_map(
+        |(
+            (connection_id, user_id, subprotocol, roles),
+            groups,
+            ack_window_ids,
+            retention_seconds,
+            (state, custom_subprotocol, takes_disconnected),
+        )| Opened {
             connection_id,
             user_id: user_id.as_deref().map(UserId::new),
             subprotocol,
@@ -514,6 +602,9 @@ fn opened() -> impl Strategy<Value = Opened> {
             groups,
             ack_window_ids,
             retention_seconds,
+            state,
+            custom_subprotocol,
+            takes_disconnected,
         },
     )
 }

@@ -32,7 +32,20 @@ impl EventId {
     /// The event before a session's first record.
     pub const CONNECT: Self = Self::Counted(0);
     /// The id of the event with ack id 0.
-    pub const FIRST_OF_ACKS: u64 = 1_000_000_000_000_000;
+    pub const FIRST_OF_ACKS: u64 = 1_000_000_000_000_000_000;
+    /// How many ids a boot of the gateway has for a session.
+    const OF_A_BOOT: u64 = 1_000_000_000_000;
+
+    /// The number of the event that is counted so in a boot, which has `boots_before` before it in the session's life:
+    /// what an earlier boot has counted is not in the log.
+    pub fn number(boots_before: u32, counted: u64) -> u64 {
+        u64::from(boots_before) * Self::OF_A_BOOT + counted.min(Self::OF_A_BOOT - 2)
+    }
+
+    /// The last number of a boot: for an end that follows from a record which does not say one.
+    pub fn last_number(boots_before: u32) -> u64 {
+        u64::from(boots_before) * Self::OF_A_BOOT + Self::OF_A_BOOT - 1
+    }
 }
 
 impl fmt::Display for EventId {
@@ -73,12 +86,19 @@ pub struct HandlerReply {
 pub struct Disconnected {
     /// The session as it was.
     pub subject: EventSubject,
-    /// The event's own.
-    pub id: EventId,
+    /// The event's number, which makes its id.
+    pub number: u64,
     /// When it ended.
     pub time: Time,
     /// Why, in words; may be empty.
     pub reason: String,
+}
+
+impl Disconnected {
+    /// The event's own, the same for every attempt.
+    pub fn id(&self) -> EventId {
+        EventId::Counted(self.number)
+    }
 }
 
 #[cfg(test)]
@@ -88,10 +108,13 @@ mod tests {
     #[test]
     fn ids_of_a_session_never_look_alike() {
         let largest_count = EventId::Counted(EventId::FIRST_OF_ACKS - 1).to_string();
-        assert_eq!(largest_count, "999999999999999");
+        assert_eq!(largest_count, "999999999999999999");
         assert_eq!(EventId::CONNECT.to_string(), "0");
-        assert_eq!(EventId::OfAck(0).to_string(), "1000000000000000");
-        assert_eq!(EventId::OfAck(7).to_string(), "1000000000000007");
-        assert_eq!(EventId::OfAck(u64::MAX).to_string(), "18447744073709551615");
+        assert_eq!(EventId::OfAck(0).to_string(), "1000000000000000000");
+        assert_eq!(EventId::OfAck(7).to_string(), "1000000000000000007");
+        assert_eq!(EventId::OfAck(u64::MAX).to_string(), "19446744073709551615");
+        let of_boots = [EventId::number(0, 1), EventId::last_number(0), EventId::number(1, 0)];
+        assert_eq!(of_boots, [1, 999_999_999_999, 1_000_000_000_000]);
+        assert_ne!(EventId::number(0, u64::MAX), EventId::last_number(0));
     }
 }

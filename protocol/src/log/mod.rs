@@ -9,6 +9,7 @@ mod checkpoint_encoding;
 mod encoding;
 mod fingerprint;
 mod handler;
+mod handler_encoding;
 mod proposer;
 mod record;
 mod request_key;

@@ -1,6 +1,6 @@
 //! The records of a hub's log.
 
-use super::{BootId, Fingerprint, RequestKey, Selection, Time};
+use super::{BootId, Fingerprint, HandlerReply, HandlerState, RequestKey, Selection, Time};
 use crate::wire::{AckId, ConnectionId, GroupName, Metadata, Payload, SequenceId, Subprotocol, UserId};
 
 /// One change of shared state. It takes effect when it comes back from the log with its offset.
@@ -97,6 +97,8 @@ pub enum Body {
         connection_id: ConnectionId,
         /// Why.
         reason: EndReason,
+        /// The number of its `disconnected` event, when the application is to be told.
+        disconnected: Option<u64>,
     },
     /// The application sends a message.
     Sent(Sent),
@@ -120,6 +122,22 @@ pub enum Body {
         selection: Selection,
         /// Why, for their clients; may be empty.
         reason: String,
+        /// Whether the application is to be told of each.
+        takes_disconnected: bool,
+    },
+    /// An event handler has handled a user event of a session.
+    Handled {
+        /// The session.
+        connection_id: ConnectionId,
+        /// What it gave back to the session, if anything.
+        reply: Option<HandlerReply>,
+        /// What it notes about the session from now on; none leaves it as it is.
+        state: Option<HandlerState>,
+    },
+    /// The application has been told that sessions are over.
+    Told {
+        /// The sessions, at least one.
+        connection_ids: Vec<ConnectionId>,
     },
 }
 
@@ -141,6 +159,12 @@ pub struct Opened {
     pub ack_window_ids: u32,
     /// How long it waits for its client while detached, in seconds.
     pub retention_seconds: u32,
+    /// What the application's `connect` handler has noted about it.
+    pub state: Option<HandlerState>,
+    /// The name that was negotiated, where the gateway does not speak it.
+    pub custom_subprotocol: Option<String>,
+    /// Whether the application is to be told when a crash ends it.
+    pub takes_disconnected: bool,
 }
 
 /// A message and whom it is for.
@@ -189,7 +213,7 @@ pub enum Permission {
 pub enum EndReason {
     /// Its client closed for good, or the socket of a session that is not reliable went away.
     ClientClosed,
-    /// Its client broke the protocol, or a frame of a raw client was not executed.
+    /// Its client broke the protocol, or something of its was not executed that it can only be told by closing.
     ProtocolViolation,
     /// Too much was waiting for its client.
     OutboxFull,
@@ -216,6 +240,14 @@ impl Record {
                     names(groups) + selection.approximate_bytes()
                 }
                 Body::Closed { selection, .. } => selection.approximate_bytes(),
+                Body::Handled { reply, state, .. } => {
+                    let reply =
+                        reply.as_ref().map_or(0, |reply| reply.payload.bytes.len() + reply.metadata.bytes());
+                    reply + state.as_ref().map_or(0, |state| state.0.len())
+                }
+                Body::Told { connection_ids } => {
+                    connection_ids.iter().map(|id| id.as_str().len()).sum::<usize>()
+                }
                 _ => 0,
             }
     }
@@ -229,13 +261,15 @@ impl Body {
             | Self::Sent(_)
             | Self::Added { .. }
             | Self::Removed { .. }
-            | Self::Closed { .. } => None,
+            | Self::Closed { .. }
+            | Self::Told { .. } => None,
             Self::Opened(opened) => Some(&opened.connection_id),
             Self::Published(published) => published.publisher.as_ref(),
             Self::Joined { connection_id, .. }
             | Self::Left { connection_id, .. }
             | Self::Granted { connection_id, .. }
             | Self::Revoked { connection_id, .. }
+            | Self::Handled { connection_id, .. }
             | Self::Ended { connection_id, .. } => Some(connection_id),
         }
     }

@@ -3,6 +3,7 @@
 //! A session does not know other sessions, sockets' bytes or the wall clock.
 
 mod ack_window;
+mod events;
 mod kept_capacity;
 mod outbox;
 mod permissions;
@@ -15,9 +16,10 @@ mod shared_message;
 pub(crate) mod testing;
 
 pub use ack_window::{AckWindow, Seen};
+pub use events::{CallAnswered, EventCall, SessionEvents};
 pub use outbox::{AttachEpoch, Closing, Mark, Outbox, OutboxLimits, Progress, RequestBounds, SharedOutbox};
 pub use permissions::{PermissionError, Permissions};
-pub use requests::{Outcome, Request, Requests, Settled, Slot};
+pub use requests::{Begun, Outcome, Request, Requests, Settled, Slot};
 pub use sequence_ids::SequenceIds;
 pub use session::{NextBatch, Phase, Session, group_name_bytes};
 pub use shared_message::{MemoryBudget, SharedMessage};

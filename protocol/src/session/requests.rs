@@ -6,7 +6,11 @@
 //! ```text
 //! queue --next_batch--> slots: [answer] [append] [repeat] [append] ...
 //!                              refused  record   same ack id as an earlier slot
+//!       --next_batch--> slots: [call]  --answer_call--> [append] or [answer]
+//!                              an event handler is at work
 //! ```
+//! A user event is a batch of its own: what came before it was executed before its handler is called, and what comes after
+//! it waits for the handler.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -40,6 +44,8 @@ pub enum Slot {
     },
     /// An ack id that an earlier slot of the batch carries too; its outcome decides.
     Repeat(AckKey),
+    /// Its event handler has been called and has not answered yet.
+    Call(Option<AckKey>),
 }
 
 /// What is known of an append.
@@ -60,6 +66,15 @@ pub struct Settled {
     pub answer: Option<Downstream>,
     /// The request's size on the wire.
     pub bytes: usize,
+}
+
+/// What a batch begins with.
+#[derive(Debug)]
+pub struct Begun {
+    /// To be appended.
+    pub records: Vec<Arc<Record>>,
+    /// The user event whose handler is to be called; then there is no record.
+    pub call: Option<Upstream>,
 }
 
 /// The queue and the batch.
@@ -98,26 +113,51 @@ impl Requests {
         self.batch_number
     }
 
-    /// Turns the whole queue into the next batch: `classify` gives each request its slot, told whether the batch
-    /// already appends something under the same ack id. Returns the records to append.
-    pub fn next_batch(
-        &mut self,
-        mut classify: impl FnMut(&Upstream, &BTreeSet<AckId>) -> Slot,
-    ) -> Vec<Arc<Record>> {
+    /// Turns the queue, up to the next user event, into the next batch: `classify` gives each request its slot, told
+    /// whether the batch already appends something under the same ack id. Returns what the batch begins with.
+    pub fn next_batch(&mut self, mut classify: impl FnMut(&Upstream, &BTreeSet<AckId>) -> Slot) -> Begun {
         let mut records = Vec::new();
         let mut ack_ids = BTreeSet::new();
         self.batch_number += 1;
         self.may_have_happened = false;
-        for Request { message, bytes } in self.queue.drain(..) {
-            let slot = classify(&message, &ack_ids);
+        let mut call = None;
+        while let Some(Request { message, .. }) = self.queue.front() {
+            let slot = classify(message, &ack_ids);
+            let is_call = matches!(slot, Slot::Call(_));
+            if is_call && !self.batch.is_empty() {
+                break;
+            }
+            let Some(Request { message, bytes }) = self.queue.pop_front() else { break };
             if let Slot::Append { record, .. } = &slot {
                 ack_ids.extend(record.key.ack.map(|ack| ack.ack_id));
                 records.push(Arc::clone(record));
             }
             self.batch.push_back((slot, bytes));
+            if is_call {
+                call = Some(message);
+                if !is_on(Mutation::EventOvertaken) {
+                    break;
+                }
+            }
         }
         shrink_if_empty(&mut self.queue);
-        records
+        Begun { records, call }
+    }
+
+    /// Whether an event handler is at work for the batch.
+    pub fn is_calling(&self) -> bool {
+        matches!(self.batch.front(), Some((Slot::Call(_), _)))
+    }
+
+    /// Takes the answer to the batch's call: `settle` makes its slot. False if there is no such call.
+    pub fn answer_call(&mut self, batch: u64, settle: impl FnOnce(Option<AckKey>) -> Slot) -> bool {
+        if self.batch_number != batch {
+            return false;
+        }
+        let Some((slot, _)) = self.batch.front_mut() else { return false };
+        let Slot::Call(ack) = slot else { return false };
+        *slot = settle(*ack);
+        true
     }
 
     /// Records of the batch whose append has no known outcome.
@@ -150,15 +190,21 @@ impl Requests {
 
     /// Takes the next request whose turn has come and whose outcome is known.
     pub fn settle_next(&mut self, window: &AckWindow) -> Option<Settled> {
-        if let Some((Slot::Append { outcome: Outcome::Pending, .. }, _)) = self.batch.front()
-            && !is_on(Mutation::AckBeforeAppend)
-        {
-            return None;
+        match self.batch.front() {
+            Some((Slot::Append { outcome: Outcome::Pending, .. }, _))
+                if !is_on(Mutation::AckBeforeAppend) =>
+            {
+                return None;
+            }
+            Some((Slot::Call(_), _)) if !is_on(Mutation::AckBeforeHandled) => return None,
+            _ => {}
         }
         let is_reversed = is_on(Mutation::AcksOutOfOrder);
         let (slot, bytes) = if is_reversed { self.batch.pop_back() } else { self.batch.pop_front() }?;
         let answer = match slot {
             Slot::Answer(answer) => answer,
+            // Answered before only where a fault is on.
+            Slot::Call(ack) => ack.map(|AckKey { ack_id, .. }| Downstream::Ack { ack_id, error: None }),
             Slot::Append { record, outcome } => record.key.ack.map(|AckKey { ack_id, .. }| Downstream::Ack {
                 ack_id,
                 error: (outcome == Outcome::Failed).then(append_failed),

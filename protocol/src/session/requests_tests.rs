@@ -7,7 +7,7 @@ use crate::wire::{ConnectionId, GroupName};
 fn a_batch_takes_the_whole_queue_and_what_comes_later_waits_for_the_next() {
     let mut requests = Requests::default();
     push(&mut requests, [Some(1), Some(2)]);
-    let first = requests.next_batch(append_all());
+    let first = requests.next_batch(append_all()).records;
     assert_eq!((first.len(), requests.batch_number()), (2, 1));
     push(&mut requests, [Some(3)]);
     for record in &first {
@@ -16,7 +16,7 @@ fn a_batch_takes_the_whole_queue_and_what_comes_later_waits_for_the_next() {
         assert!(requests.settle_next(&AckWindow::new(9)).is_some());
     }
     assert!(!requests.has_batch() && !requests.is_empty());
-    assert_eq!((requests.next_batch(append_all()).len(), requests.batch_number()), (1, 2));
+    assert_eq!((requests.next_batch(append_all()).records.len(), requests.batch_number()), (1, 2));
 }
 
 #[test]
@@ -24,7 +24,7 @@ fn slots_are_settled_from_the_front_and_none_past_one_that_is_pending() {
     let mut requests = Requests::default();
     push(&mut requests, [Some(1), Some(2), Some(3), Some(4)]);
     let mut append = append_all();
-    let records = requests.next_batch(|message, known| match message.ack_id() {
+    let Begun { records, .. } = requests.next_batch(|message, known| match message.ack_id() {
         Some(1 | 3) => Slot::Answer(Some(Downstream::Pong)),
         _ => append(message, known),
     });
@@ -40,7 +40,7 @@ fn slots_are_settled_from_the_front_and_none_past_one_that_is_pending() {
 fn an_outcome_counts_once_and_for_its_own_record_only() {
     let mut requests = Requests::default();
     push(&mut requests, [Some(1)]);
-    let records = requests.next_batch(append_all());
+    let records = requests.next_batch(append_all()).records;
     let other = BootKey { counter: 99, ..records[0].key.boot };
     assert!(!requests.note(&other, Outcome::Applied));
     assert!(requests.note(&records[0].key.boot, Outcome::Applied));
@@ -72,7 +72,7 @@ fn a_repeat_is_answered_by_the_outcome_of_its_original() {
         let mut requests = Requests::default();
         push(&mut requests, [Some(1), Some(1)]);
         let mut append = append_all();
-        let records = requests.next_batch(|message, known| {
+        let Begun { records, .. } = requests.next_batch(|message, known| {
             if known.contains(&1) {
                 Slot::Repeat(AckKey { ack_id: 1, fingerprint: repeated })
             } else {
@@ -97,7 +97,7 @@ fn every_request_gives_back_its_bytes_and_only_those_with_an_ack_id_an_answer() 
     for (ack_id, bytes) in [(None, 5), (Some(1), 7)] {
         requests.push(Request { message: join(ack_id), bytes });
     }
-    for record in requests.next_batch(append_all()) {
+    for record in requests.next_batch(append_all()).records {
         requests.note(&record.key.boot, Outcome::Applied);
     }
     let settled: Vec<Settled> = std::iter::from_fn(|| requests.settle_next(&AckWindow::new(9))).collect();
@@ -109,7 +109,7 @@ fn every_request_gives_back_its_bytes_and_only_those_with_an_ack_id_an_answer() 
 fn a_batch_that_was_in_doubt_once_never_fails_for_certain_and_the_next_begins_without_doubt() {
     let mut requests = Requests::default();
     push(&mut requests, [Some(1)]);
-    let records = requests.next_batch(append_all());
+    let records = requests.next_batch(append_all()).records;
     assert!(requests.has_certainly_failed(Certainty::Definite));
     assert!(!requests.has_certainly_failed(Certainty::Indefinite));
     assert!(!requests.has_certainly_failed(Certainty::Definite));
@@ -118,7 +118,7 @@ fn a_batch_that_was_in_doubt_once_never_fails_for_certain_and_the_next_begins_wi
     assert_eq!(requests.unsettled().count(), 0);
     settled(&mut requests);
     push(&mut requests, [Some(2)]);
-    requests.next_batch(append_all());
+    requests.next_batch(append_all()).records;
     assert!(requests.has_certainly_failed(Certainty::Definite));
 }
 
@@ -126,7 +126,7 @@ fn a_batch_that_was_in_doubt_once_never_fails_for_certain_and_the_next_begins_wi
 fn memory_of_a_burst_is_given_back() {
     let mut requests = Requests::default();
     push(&mut requests, (0..1_000).map(Some));
-    for record in requests.next_batch(append_all()) {
+    for record in requests.next_batch(append_all()).records {
         requests.note(&record.key.boot, Outcome::Applied);
     }
     assert_eq!(settled(&mut requests).len(), 1_000);

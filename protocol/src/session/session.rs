@@ -5,15 +5,17 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::events::{EventCall, SessionEvents};
 use super::requests::known_ack_error;
 use super::{
-    AckWindow, AttachEpoch, Outbox, OutboxLimits, Outcome, Permissions, RequestBounds, Requests, Seen,
+    AckWindow, AttachEpoch, Begun, Outbox, OutboxLimits, Outcome, Permissions, RequestBounds, Requests, Seen,
     SharedMessage, SharedOutbox, Slot,
 };
 use crate::log::{
     AckKey, Body, EndReason, Fingerprint, Opened, Permission, Proposer, Published, Record, SessionCheckpoint,
     Time, chunk_of,
 };
+use crate::mutation::{Mutation, is_on};
 use crate::wire::limits::GROUP_NAMES_BYTES_MAX;
 use crate::wire::{
     AckError, AckId, Close, ConnectionId, Downstream, Encoding, ErrorName, GroupName, SequenceId,
@@ -47,6 +49,8 @@ pub struct Session {
     pub expires_at: Option<Time>,
     /// Where it stands between its first and its last record.
     pub phase: Phase,
+    /// What its event handlers are told and have noted.
+    pub events: SessionEvents,
 }
 
 /// ```text
@@ -81,6 +85,12 @@ impl Session {
             retention_seconds: opened.retention_seconds,
             expires_at: None,
             phase: Phase::Live,
+            events: SessionEvents {
+                state: opened.state.clone(),
+                custom_subprotocol: opened.custom_subprotocol.clone(),
+                takes_disconnected: opened.takes_disconnected,
+                ..SessionEvents::default()
+            },
         }
     }
 
@@ -106,6 +116,10 @@ impl Session {
                 Phase::Ending(reason) => Some(reason),
                 Phase::Live | Phase::Finishing(_) => None,
             },
+            state: self.events.state.clone(),
+            custom_subprotocol: self.events.custom_subprotocol.clone(),
+            takes_disconnected: self.events.takes_disconnected,
+            boots: self.events.boots,
         }
     }
 
@@ -134,6 +148,13 @@ impl Session {
             retention_seconds,
             expires_at: None,
             phase: stored.ending.map_or(Phase::Live, Phase::Ending),
+            events: SessionEvents {
+                state: stored.state,
+                custom_subprotocol: stored.custom_subprotocol,
+                takes_disconnected: stored.takes_disconnected,
+                boots: stored.boots,
+                counted: 0,
+            },
         }
     }
 
@@ -150,14 +171,21 @@ impl Session {
         let Self { requests, connection_id, user_id, permissions, groups, window, .. } = self;
         let judge = Judge { connection_id, user_id: user_id.as_ref(), permissions, window };
         let mut pending = PendingGroups::new(groups);
-        let records = requests.next_batch(|message, ack_ids_in_batch| {
+        let Begun { records, call } = requests.next_batch(|message, ack_ids_in_batch| {
             if close.is_some() {
                 return Slot::Answer(None);
             }
             let fingerprinted = |ack_id| AckKey { ack_id, fingerprint: Fingerprint::of(message) };
             let ack = message.ack_id().map(fingerprinted);
+            let is_event = matches!(message, Upstream::Event { .. });
+            if is_event && is_on(Mutation::EventHandledAgain) {
+                return Slot::Call(ack);
+            }
             if let Some(known) = ack.and_then(|ack| judge.known_ack_id(ack, ack_ids_in_batch)) {
                 return known;
+            }
+            if is_event {
+                return Slot::Call(ack);
             }
             let body = match judge.body(message) {
                 Ok(body) => body,
@@ -179,7 +207,8 @@ impl Session {
             let record = Arc::new(Record { key, time, sequence_ack: None, body });
             Slot::Append { record, outcome: Outcome::Pending }
         });
-        NextBatch { records, close }
+        let call = call.and_then(|message| self.event_of(message));
+        NextBatch { records, call, close }
     }
 }
 
@@ -188,6 +217,8 @@ impl Session {
 pub struct NextBatch {
     /// The records to append.
     pub records: Vec<Arc<Record>>,
+    /// The event whose handler is to be called.
+    pub call: Option<EventCall>,
     /// How to close a raw client of which a frame was refused. Nothing that it sent after that frame is in the batch.
     pub close: Option<Close>,
 }
@@ -304,11 +335,10 @@ impl Judge<'_> {
                     metadata: metadata.clone(),
                 }))
             }
-            Upstream::Event { .. } => Err(self.refusal(message, no_event_handler())),
             Upstream::GroupState { .. } => Err(self.refusal(message, not_offered("Group state"))),
             Upstream::Invoke { invocation_id, .. } => Err(Some(Downstream::InvokeFailed {
                 invocation_id: invocation_id.clone(),
-                error: no_event_handler(),
+                error: not_offered("Invocations"),
             })),
             // Its client waits for the ack that it asked for, and would do so for ever.
             Upstream::Stream { ack_id: Some(_), .. } => Err(self.refusal(message, not_offered("Streams"))),
@@ -316,7 +346,11 @@ impl Judge<'_> {
                 stream_id: stream_id.clone(),
                 error: not_offered("Streams"),
             })),
-            Upstream::CancelInvocation { .. } | Upstream::SequenceAck { .. } | Upstream::Ping => Err(None),
+            // Events have been given to their handler.
+            Upstream::Event { .. }
+            | Upstream::CancelInvocation { .. }
+            | Upstream::SequenceAck { .. }
+            | Upstream::Ping => Err(None),
         }
     }
 
@@ -337,13 +371,6 @@ impl Judge<'_> {
     /// An ack with an error; silence when the client wants no ack.
     fn refusal(&self, message: &Upstream, error: AckError) -> Option<Downstream> {
         message.ack_id().map(|ack_id| Downstream::Ack { ack_id, error: Some(error) })
-    }
-}
-
-fn no_event_handler() -> AckError {
-    AckError {
-        name: ErrorName::InternalServerError,
-        message: "No event handler is configured for this event.".to_owned(),
     }
 }
 

@@ -156,6 +156,8 @@ mod tests {
             roles: Vec::new(),
             groups: Vec::new(),
             reconnection_token: None,
+            state: None,
+            custom_subprotocol: None,
         };
         let socket = engine.hub(&hub).await.unwrap().open(new).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -205,6 +205,8 @@ pub(crate) fn summary(records: &[Arc<Record>]) -> String {
             Body::Added { .. } => "added",
             Body::Removed { .. } => "removed",
             Body::Closed { .. } => "closed",
+            Body::Handled { .. } => "handled",
+            Body::Told { .. } => "told",
         };
         let session = record.body.connection_id().map_or("", |id| id.as_str());
         let ack = record.key.ack.map_or(String::new(), |ack| format!("!{}", ack.ack_id));

@@ -72,6 +72,8 @@ impl World {
                     roles,
                     groups,
                     reconnection_token,
+                    state: None,
+                    custom_subprotocol: None,
                 };
                 self.send(hub, shard, Opening { open, session }.into(), None);
             }

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use oncewire_protocol::hub::{
-    AppendId, Checkpointer, CommandId, Hub, HubSettings, Input, OpenId, Output, Shard,
+    AppendId, Checkpointer, CommandId, EventError, Hub, HubSettings, Input, OpenId, Output, Shard,
 };
 use oncewire_protocol::log::{BootId, Record};
 use oncewire_protocol::session::{MemoryBudget, SharedOutbox};
@@ -249,6 +249,11 @@ impl World {
                 Output::CommandDone { command: CommandId(command), outcome } => {
                     self.command_done(hub, shard, command, outcome);
                 }
+                Output::Call { call, .. } => {
+                    let answer = Err(EventError::NoHandler);
+                    self.send(hub, shard, Input::Called { call, answer }, None);
+                }
+                Output::CancelCall(_) | Output::Connected(_) | Output::Disconnected(_) => {}
             }
         }
     }

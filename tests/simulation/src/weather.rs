@@ -231,6 +231,7 @@ fn settings(random: &mut Random) -> HubSettings {
         ack_window_ids: ack_window_ids(random),
         session_retention_seconds: draw(random, &[8, 3], RETENTION_SECONDS) as u32,
         groups_per_session_max: random.pick(&[100, 100, 3]),
+        closes_on_event_failure: false,
     }
 }
 

@@ -10,12 +10,13 @@ use proptest::sample::Index;
 use super::super::*;
 use super::harness::{group, settings};
 use super::random_log::{GROUPS, Log, LogWriter, step};
-use crate::log::{Audience, Body, BootKey, Key, Permission, RequestName, Selection};
+use crate::log::{Audience, Body, BootKey, CHUNKS, HandlerState, Key, Permission, RequestName, Selection};
 use crate::session::testing::read;
 
 /// For each session what its client would be sent, as `<sequence id> <payload>`; the groups that it is in; and whether
-/// it may publish to the first of [`GROUPS`].
-type Outcome = BTreeMap<String, (Vec<String>, BTreeSet<GroupName>, bool)>;
+/// it may publish to the first of [`GROUPS`]; and what event handlers have noted. For each that the application is to be told
+/// of, the number of its last event, and that note.
+type Outcome = BTreeMap<String, (Vec<String>, BTreeSet<GroupName>, bool, String)>;
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
@@ -65,10 +66,23 @@ fn outcome(shards: &[Hub]) -> Outcome {
             deliveries = counted.collect();
         }
         let may_publish = session.permissions.allows(Permission::SendToGroup, &group(GROUPS[0]));
-        let state = (deliveries, session.groups.clone(), may_publish);
+        let noted = session.events.state.as_ref().map(text_of).unwrap_or_default();
+        let state = (deliveries, session.groups.clone(), may_publish, noted);
         assert_eq!(outcome.insert(session.connection_id.to_string(), state), None);
     }
+    let of_chunks =
+        |hub: &Hub| (0..CHUNKS).flat_map(|chunk| hub.untold.of_chunk(chunk)).cloned().collect::<Vec<_>>();
+    for disconnected in shards.iter().flat_map(of_chunks) {
+        let noted = disconnected.subject.state.as_ref().map(text_of).unwrap_or_default();
+        let told = (vec![disconnected.number.to_string()], BTreeSet::new(), false, noted);
+        let name = format!("untold {}", disconnected.subject.connection_id);
+        assert_eq!(outcome.insert(name, told), None);
+    }
     outcome
+}
+
+fn text_of(state: &HandlerState) -> String {
+    String::from_utf8_lossy(&state.0).into_owned()
 }
 
 /// The id of a session's n-th small delivery.
@@ -107,12 +121,24 @@ struct Naive {
     deliveries: Vec<String>,
     acknowledged: usize,
     may_publish: bool,
+    state: String,
+    takes_disconnected: bool,
+    boots: u64,
+}
+
+impl Naive {
+    /// What stays of a session whose last record does not say the number of its last event.
+    fn untold(&self) -> (Vec<String>, BTreeSet<GroupName>, bool, String) {
+        let last = self.boots * 1_000_000_000_000 + 999_999_999_999;
+        (vec![last.to_string()], BTreeSet::new(), false, self.state.clone())
+    }
 }
 
 fn naive(log: &Log) -> Outcome {
     let mut seen: Vec<BootKey> = Vec::new();
     let mut requests: BTreeSet<RequestName> = BTreeSet::new();
     let mut sessions: BTreeMap<String, Naive> = BTreeMap::new();
+    let mut untold = Outcome::new();
     for record in log {
         let Record { key: Key { boot, request, .. }, sequence_ack, body, .. } = &**record;
         if seen
@@ -127,12 +153,20 @@ fn naive(log: &Log) -> Outcome {
         }
         let name = body.connection_id().map(ToString::to_string).unwrap_or_default();
         match body {
-            Body::Booted => sessions.retain(|_, session| session.is_reliable),
+            Body::Booted => sessions.retain(|name, session| {
+                if !session.is_reliable && session.takes_disconnected {
+                    untold.insert(format!("untold {name}"), session.untold());
+                }
+                session.boots += 1;
+                session.is_reliable
+            }),
             Body::Opened(opened) => {
                 let groups = opened.groups.iter().cloned().collect();
                 let is_reliable = opened.subprotocol.is_reliable();
                 let user = opened.user_id.as_ref().map(ToString::to_string);
-                sessions.insert(name, Naive { is_reliable, groups, user, ..Naive::default() });
+                let takes_disconnected = opened.takes_disconnected;
+                let naive = Naive { is_reliable, groups, user, takes_disconnected, ..Naive::default() };
+                sessions.insert(name, naive);
             }
             Body::Joined { groups, .. } => {
                 sessions.entry(name).and_modify(|session| session.groups.extend(groups.iter().cloned()));
@@ -163,8 +197,29 @@ fn naive(log: &Log) -> Outcome {
                 let allow = matches!(body, Body::Granted { .. });
                 sessions.entry(name).and_modify(|session| session.may_publish = allow);
             }
-            Body::Ended { .. } => {
-                sessions.remove(&name);
+            Body::Ended { disconnected, .. } => {
+                let ended = sessions.remove(&name);
+                if let (Some(session), Some(number)) = (ended, disconnected) {
+                    let told = (vec![number.to_string()], BTreeSet::new(), false, session.state);
+                    untold.insert(format!("untold {name}"), told);
+                }
+            }
+            Body::Handled { reply, state, .. } => {
+                sessions.entry(name).and_modify(|session| {
+                    if let Some(state) = state {
+                        session.state = text_of(state);
+                    }
+                    if let Some(reply) = reply {
+                        let text = String::from_utf8_lossy(&reply.payload.bytes);
+                        let id = id_of(session.deliveries.len() + 1);
+                        session.deliveries.push(format!("{id} {text}"));
+                    }
+                });
+            }
+            Body::Told { connection_ids } => {
+                for id in connection_ids {
+                    untold.remove(&format!("untold {id}"));
+                }
             }
             Body::Sent(sent) => {
                 let text = String::from_utf8_lossy(&sent.payload.bytes).into_owned();
@@ -180,15 +235,23 @@ fn naive(log: &Log) -> Outcome {
             Body::Removed { selection, groups } => naively_selected(&mut sessions, selection, |session| {
                 session.groups.retain(|group| !groups.is_empty() && !groups.contains(group));
             }),
-            Body::Closed { selection, .. } => {
+            Body::Closed { selection, takes_disconnected, .. } => {
                 naively_selected(&mut sessions, selection, |session| session.is_closed = true);
-                sessions.retain(|_, session| !session.is_closed);
+                sessions.retain(|name, session| {
+                    if session.is_closed && *takes_disconnected {
+                        untold.insert(format!("untold {name}"), session.untold());
+                    }
+                    !session.is_closed
+                });
             }
         }
     }
     let outcome = sessions.into_iter().map(|(name, session)| {
         let acknowledged = if session.is_reliable { session.acknowledged } else { 0 };
-        (name, (session.deliveries[acknowledged..].to_vec(), session.groups, session.may_publish))
+        (
+            name,
+            (session.deliveries[acknowledged..].to_vec(), session.groups, session.may_publish, session.state),
+        )
     });
-    outcome.collect()
+    outcome.chain(untold).collect()
 }

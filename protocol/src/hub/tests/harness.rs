@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::super::*;
-use crate::log::{Body, Certainty, EndReason, Permission, Record, RequestKey, Selection, Sent};
+use crate::log::{Body, Certainty, Disconnected, EndReason, Permission, Record, RequestKey, Selection, Sent};
 use crate::session::testing::drain;
 use crate::session::{Progress, Request};
 use crate::wire::{Metadata, Payload, PayloadKind, ReconnectionToken, Subprotocol, Upstream, UserId};
@@ -23,6 +23,7 @@ pub(super) fn settings() -> HubSettings {
         ack_window_ids: 1000,
         session_retention_seconds: RETENTION_MS as u32 / 1000,
         groups_per_session_max: 100,
+        closes_on_event_failure: false,
     }
 }
 
@@ -41,6 +42,11 @@ pub(super) struct World {
     pub appends: VecDeque<(AppendId, Vec<Arc<Record>>)>,
     pub opened: BTreeMap<OpenId, Result<Attachment, OpenError>>,
     pub done: BTreeMap<CommandId, Result<Done, CommandError>>,
+    /// Events that wait for their handler, oldest first.
+    pub calls: VecDeque<(CallId, UserEvent)>,
+    pub cancelled: Vec<CallId>,
+    pub connected: Vec<Connected>,
+    pub disconnected: Vec<Disconnected>,
     settings: HubSettings,
     applied: usize,
     boots: u128,
@@ -62,6 +68,10 @@ impl World {
             appends: VecDeque::new(),
             opened: BTreeMap::new(),
             done: BTreeMap::new(),
+            calls: VecDeque::new(),
+            cancelled: Vec::new(),
+            connected: Vec::new(),
+            disconnected: Vec::new(),
             settings,
             applied: 0,
             boots: 0,
@@ -81,6 +91,8 @@ impl World {
     pub fn start(&mut self) {
         self.boots += 1;
         self.appends.clear();
+        self.calls.clear();
+        self.disconnected.clear();
         self.applied = 0;
         let budget = Arc::clone(&self.budget);
         self.hub = Hub::new(self.settings.clone(), Shard::WHOLE, BootId(self.boots), budget);
@@ -101,6 +113,10 @@ impl World {
                 Output::CommandDone { command, outcome } => {
                     assert!(self.done.insert(command, outcome).is_none());
                 }
+                Output::Call { call, event } => self.calls.push_back((call, *event)),
+                Output::CancelCall(call) => self.cancelled.push(call),
+                Output::Connected(connected) => self.connected.push(*connected),
+                Output::Disconnected(disconnected) => self.disconnected.push(*disconnected),
             }
         }
         self.hub.wake_writers();
@@ -290,6 +306,8 @@ pub(super) fn opening(id: &str) -> NewSession {
         roles: vec!["webpubsub.joinLeaveGroup".to_owned(), "webpubsub.sendToGroup".to_owned()],
         groups: Vec::new(),
         reconnection_token: Some(ReconnectionToken("secret".to_owned())),
+        state: None,
+        custom_subprotocol: None,
     }
 }
 
@@ -358,6 +376,12 @@ pub(super) fn body_name(record: &Record) -> String {
         Body::Added { groups, .. } => format!("added {}", groups[0]),
         Body::Removed { .. } => "removed".to_owned(),
         Body::Closed { .. } => "closed".to_owned(),
+        Body::Handled { reply, .. } => {
+            let text =
+                reply.as_ref().map_or("".into(), |reply| String::from_utf8_lossy(&reply.payload.bytes));
+            format!("handled {text}")
+        }
+        Body::Told { connection_ids } => format!("told {}", connection_ids[0]),
     };
     match record.body.connection_id() {
         Some(id) => format!("{id} {what}"),

@@ -11,8 +11,8 @@ use super::super::*;
 use super::harness::group;
 use crate::filter::Filter;
 use crate::log::{
-    AckKey, Audience, Body, EndReason, Fingerprint, Key, Opened, Permission, Published, RequestKey,
-    RequestName, Selection, Sent,
+    AckKey, Audience, Body, EndReason, Fingerprint, HandlerReply, HandlerState, Key, Opened, Permission,
+    Published, RequestKey, RequestName, Selection, Sent,
 };
 use crate::wire::{Metadata, Payload, PayloadKind, Subprotocol, Upstream};
 
@@ -33,7 +33,11 @@ pub(super) enum Step {
     /// By whom, under which request id, and what.
     Ask(Whom, Option<u8>, Asked),
     SequenceAck(&'static str, u64),
-    End(&'static str),
+    /// Whose, and whether the application is to be told.
+    End(&'static str, bool),
+    /// Whose, and whether the handler gave back a message and a state.
+    Handled(&'static str, bool, bool),
+    Told(&'static str),
     Boot,
     /// A retried append has happened twice.
     Twin(Index),
@@ -98,7 +102,10 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
         1 => (session(), any::<bool>()).prop_map(|(id, allow)| Step::ChangeRule(id, allow)),
         6 => asked(),
         2 => (session(), 0u64..500).prop_map(|(id, sequence_id)| Step::SequenceAck(id, sequence_id)),
-        1 => session().prop_map(Step::End),
+        1 => (session(), any::<bool>()).prop_map(|(id, is_told)| Step::End(id, is_told)),
+        2 => (session(), any::<bool>(), any::<bool>())
+            .prop_map(|(id, has_reply, has_state)| Step::Handled(id, has_reply, has_state)),
+        1 => session().prop_map(Step::Told),
         1 => Just(Step::Boot),
         4 => any::<Index>().prop_map(Step::Twin),
         1 => Just(Step::Doubt),
@@ -156,6 +163,9 @@ impl LogWriter {
                     groups: groups(names),
                     ack_window_ids: self.ack_window_ids,
                     retention_seconds: 60,
+                    state: None,
+                    custom_subprotocol: n.is_multiple_of(5).then(|| "chat".to_owned()),
+                    takes_disconnected: n.is_multiple_of(3),
                 }),
             ),
             Step::Join(name, names) => {
@@ -197,7 +207,10 @@ impl LogWriter {
                     }),
                     Asked::Add(names) => Body::Added { selection, groups: groups(names) },
                     Asked::Remove(names) => Body::Removed { selection, groups: groups(names) },
-                    Asked::Close => Body::Closed { selection, reason: String::new() },
+                    Asked::Close => {
+                        let takes_disconnected = n.is_multiple_of(2);
+                        Body::Closed { selection, reason: String::new(), takes_disconnected }
+                    }
                 };
                 (false, body)
             }
@@ -205,7 +218,19 @@ impl LogWriter {
                 sequence_ack = Some(*sequence_id);
                 (false, Body::Left { connection_id: id(name), groups: groups(&["elsewhere"]) })
             }
-            Step::End(name) => (false, Body::Ended { connection_id: id(name), reason: EndReason::Expired }),
+            Step::End(name, is_told) => {
+                let (reason, disconnected) = (EndReason::Expired, is_told.then_some(n));
+                (false, Body::Ended { connection_id: id(name), reason, disconnected })
+            }
+            Step::Handled(name, has_reply, has_state) => {
+                let reply = has_reply.then(|| HandlerReply {
+                    payload: Payload { kind: PayloadKind::Text, bytes: format!("m{n}").into() },
+                    metadata: Metadata::default(),
+                });
+                let state = has_state.then(|| HandlerState(format!("s{n}").into()));
+                (true, Body::Handled { connection_id: id(name), reply, state })
+            }
+            Step::Told(name) => (false, Body::Told { connection_ids: vec![id(name)] }),
             Step::Boot => {
                 self.boot = BootId(self.boot.0 + 1);
                 self.first_of_boot = self.log.len();

@@ -3,7 +3,7 @@
 use std::task::Waker;
 
 use super::harness::*;
-use crate::hub::{Attachment, HubSettings, NewSession, SocketEnd};
+use crate::hub::{Attachment, EventError, HubSettings, Input, NewSession, SocketEnd};
 use crate::log::{Certainty, Permission};
 use crate::session::RequestBounds;
 use crate::wire::{EventName, Metadata, Payload, PayloadKind, Subprotocol, Upstream};
@@ -45,6 +45,9 @@ fn a_raw_event_that_nobody_handles_closes_with_1011_after_what_was_sent_before_i
         ack_id: None,
     };
     world.send(&raw, [publish(None, "g", "before"), event, publish(None, "g", "after")]);
+    world.settle();
+    let (call, _) = world.calls.pop_front().unwrap();
+    world.handle(Input::Called { call, answer: Err(EventError::NoHandler) });
     assert_eq!(world.reads(&raw), ["close 1011"]);
     world.settle();
     assert_eq!(world.reads(&bob), ["1 before"]);

@@ -288,6 +288,8 @@ fn session(name: &str, group: Option<GroupName>) -> NewSession {
         roles: vec!["webpubsub.sendToGroup".to_owned()],
         groups: group.into_iter().collect(),
         reconnection_token: None,
+        state: None,
+        custom_subprotocol: None,
     }
 }
 

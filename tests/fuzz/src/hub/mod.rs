@@ -41,5 +41,6 @@ pub fn settings() -> HubSettings {
         ack_window_ids: 1000,
         session_retention_seconds: 60,
         groups_per_session_max: 100,
+        closes_on_event_failure: false,
     }
 }

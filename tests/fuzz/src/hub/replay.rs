@@ -112,7 +112,11 @@ pub fn outcome(hub: &mut Hub, names: &[(String, Subprotocol)]) -> Outcome {
                 Output::Append { append, .. } => {
                     hub.handle(Time(0), Input::AppendFailed { append, certainty: Certainty::Definite });
                 }
-                Output::CommandDone { .. } => {}
+                Output::CommandDone { .. }
+                | Output::Call { .. }
+                | Output::CancelCall(_)
+                | Output::Connected(_)
+                | Output::Disconnected(_) => {}
             }
         }
         let Some(attachment) = attachment else { continue };

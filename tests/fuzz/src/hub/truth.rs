@@ -137,7 +137,12 @@ impl Truth {
                 }
             }
             Body::Granted { .. } | Body::Revoked { .. } => {}
-            Body::Sent(_) | Body::Added { .. } | Body::Removed { .. } | Body::Closed { .. } => {
+            Body::Sent(_)
+            | Body::Added { .. }
+            | Body::Removed { .. }
+            | Body::Closed { .. }
+            | Body::Handled { .. }
+            | Body::Told { .. } => {
                 unreachable!("no step of this target asks for it");
             }
             Body::Ended { .. } => {

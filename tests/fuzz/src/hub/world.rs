@@ -6,8 +6,8 @@ use std::task::Waker;
 
 use bytes::{Bytes, BytesMut};
 use oncewire_protocol::hub::{
-    Action, AppendId, Attachment, Command, CommandId, Hub, HubSettings, Input, NewSession, OpenError, OpenId,
-    Opening, Output, Resuming, Shard, SocketEnd,
+    Action, AppendId, Attachment, Command, CommandId, EventError, Hub, HubSettings, Input, NewSession,
+    OpenError, OpenId, Opening, Output, Resuming, Shard, SocketEnd,
 };
 use oncewire_protocol::log::{Body, BootId, Certainty, EndReason, Permission, Record, Time};
 use oncewire_protocol::session::{MemoryBudget, OutboxLimits, Progress, Request, RequestBounds};
@@ -81,6 +81,7 @@ impl World {
             ack_window_ids: bounds.ack_window.pick([1, 4, 1000]) as u32,
             session_retention_seconds: RETENTION_SECONDS,
             groups_per_session_max: bounds.groups.pick([1, 2, 100]),
+            closes_on_event_failure: false,
         };
         let budget = Arc::new(MemoryBudget::new(bounds.budget.pick([1000, 100_000, usize::MAX])));
         let now = Time(1_000_000);
@@ -287,6 +288,11 @@ impl World {
                     let waits = self.commands.iter().position(|waits| *waits == command);
                     assert!(waits.map(|at| self.commands.swap_remove(at)).is_some(), "answered twice");
                 }
+                Output::Call { call, .. } => {
+                    let answer = Err(EventError::NoHandler);
+                    self.hub.handle(self.now, Input::Called { call, answer });
+                }
+                Output::CancelCall(_) | Output::Connected(_) | Output::Disconnected(_) => {}
             }
         }
         self.hub.wake_writers();
@@ -294,7 +300,7 @@ impl World {
 
     /// Nobody whose socket is there is taken for gone.
     fn check_end(&self, record: &Record) {
-        let Body::Ended { connection_id, reason: EndReason::Expired } = &record.body else { return };
+        let Body::Ended { connection_id, reason: EndReason::Expired, .. } = &record.body else { return };
         let is_there = |socket: &Socket| {
             socket.name == connection_id.as_str() && !socket.is_closed && socket.is_current()
         };
@@ -317,6 +323,8 @@ impl World {
             roles: chosen(&all, !roles_left_out).map(|role| format!("webpubsub.{role}")).collect(),
             groups: chosen(&GROUPS, groups).filter_map(|name| GroupName::new(name).ok()).collect(),
             reconnection_token: subprotocol.is_reliable().then(|| ReconnectionToken("token".to_owned())),
+            state: None,
+            custom_subprotocol: None,
         };
         let open = OpenId(self.id());
         self.waiting.insert(open, Waiting::Open { name, subprotocol });
