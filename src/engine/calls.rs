@@ -14,7 +14,7 @@ use tokio::task::AbortHandle;
 use super::EventHandlers;
 
 /// Ends that are being told at a time; the others wait for their turn, without a task.
-const TELLING_MAX: usize = 256;
+pub(super) const TELLING_MAX: usize = 256;
 
 /// See the module.
 pub(super) struct Calls {

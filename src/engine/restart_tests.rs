@@ -24,7 +24,7 @@ const OFTEN: CheckpointBounds = CheckpointBounds {
 /// Longer than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-async fn store(directory: &Path) -> EmbeddedStore {
+pub(super) async fn store(directory: &Path) -> EmbeddedStore {
     let opened = async {
         loop {
             // An engine that was dropped lets go of the directory when its shards have ended.

@@ -34,7 +34,7 @@ pub(super) enum Command {
     Open(OpenId, Input, oneshot::Sender<Result<Attachment, OpenError>>),
     Ask(hub::Command, oneshot::Sender<Asked>),
     Look(Look),
-    /// Answered when all that came before is settled.
+    /// The process ends. Answered when all that came before is settled.
     Drain(oneshot::Sender<()>),
 }
 
@@ -174,7 +174,8 @@ impl Driver {
             self.answer_looks();
             self.hub.wake_writers();
             self.step_checkpoint();
-            if self.appends.is_empty() {
+            // What a log that goes with the process says of ends, no later start could tell.
+            if self.appends.is_empty() && (self.log.outlives_process() || self.hub.untold() == 0) {
                 for drained in self.draining.drain(..) {
                     let _ = drained.send(());
                 }
@@ -220,7 +221,13 @@ impl Driver {
                 Input::Command(Box::new(command))
             }
             Command::Look(look) => return self.looks.push(look),
-            Command::Drain(drained) => return self.draining.push(drained),
+            Command::Drain(drained) => {
+                self.draining.push(drained);
+                if self.log.outlives_process() {
+                    return;
+                }
+                Input::Stop
+            }
         };
         self.hub.handle(now(), input);
     }

@@ -22,6 +22,8 @@ use crate::store::{
     Bounds, Checkpoint, CheckpointChange, Checkpoints, Log, MemoryStore, StoreErrorCause, Tail,
 };
 
+#[path = "calls_tests.rs"]
+mod calls;
 #[path = "restart_tests.rs"]
 mod restart;
 

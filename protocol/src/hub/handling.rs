@@ -229,6 +229,7 @@ pub(super) fn reason_text(reason: EndReason) -> &'static str {
         EndReason::Expired => "The connection recovery timeout expired.",
         EndReason::Shed => "The gateway was short of memory.",
         EndReason::ClosedByApplication => "Application server closed the connection.",
+        EndReason::Stopped => "The gateway was stopped.",
     }
 }
 

@@ -154,6 +154,8 @@ pub enum Input {
     Told(Vec<ConnectionId>),
     /// Whether a handler of the application takes `disconnected` events from now on.
     TakesDisconnected(bool),
+    /// The process is about to end, and the log with it: every session is over.
+    Stop,
     /// Records from the log, in its order, none left out.
     Records(Vec<(Offset, Arc<Record>)>),
     /// An append failed. One that succeeds is not reported: its records come back.

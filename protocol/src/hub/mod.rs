@@ -212,6 +212,7 @@ impl Hub {
             Input::Called { call, answer } => self.called(now, call, answer),
             Input::Told(connection_ids) => self.told(now, connection_ids),
             Input::TakesDisconnected(takes_disconnected) => self.takes_disconnected = takes_disconnected,
+            Input::Stop => self.stop(now),
             Input::AppendFailed { append, certainty } => self.append_failed(now, append, certainty),
             Input::Timeout => self.fire_timers(now),
         }

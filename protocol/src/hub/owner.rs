@@ -247,6 +247,15 @@ impl Hub {
         self.propose_end(now, key, reason);
     }
 
+    pub(super) fn stop(&mut self, now: Time) {
+        if !self.is_live {
+            return;
+        }
+        for key in self.sessions.keys().collect::<Vec<_>>() {
+            self.end(now, key, EndReason::Stopped, None);
+        }
+    }
+
     fn propose_end(&mut self, now: Time, key: SessionKey, reason: EndReason) {
         let connection_id = self.sessions[key].connection_id.clone();
         let disconnected = self.end_number(key);

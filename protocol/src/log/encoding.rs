@@ -306,6 +306,7 @@ stored_numbers!(reason_number, reason_of, EndReason {
     Expired = 4,
     Shed = 5,
     ClosedByApplication = 6,
+    Stopped = 7,
 });
 
 impl From<&Record> for RecordV1 {

@@ -137,6 +137,7 @@ fn stored_numbers_never_change() {
         (4, EndReason::Expired),
         (5, EndReason::Shed),
         (6, EndReason::ClosedByApplication),
+        (7, EndReason::Stopped),
     ];
     for (number, reason) in reasons {
         assert_eq!((reason_number(reason), reason_of(number)), (number, Some(reason)));

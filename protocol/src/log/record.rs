@@ -223,6 +223,8 @@ pub enum EndReason {
     Shed,
     /// The application closed it.
     ClosedByApplication,
+    /// The gateway stopped, and its log with it.
+    Stopped,
 }
 
 impl Record {

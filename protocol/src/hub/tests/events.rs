@@ -297,6 +297,16 @@ fn each_session_that_the_application_closes_is_told() {
 }
 
 #[test]
+fn sessions_that_a_stop_ends_are_told() {
+    let mut world = World::that_is_told();
+    world.open("reliable");
+    world.handle(Input::Stop);
+    world.settle();
+    assert_eq!(world.tells().reason, "The gateway was stopped.");
+    assert_eq!(world.hub.sessions(), 0);
+}
+
+#[test]
 fn without_a_handler_for_it_nothing_is_kept_of_an_end() {
     let mut world = World::new();
     let alice = world.open("alice");

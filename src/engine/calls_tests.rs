@@ -1,0 +1,231 @@
+//! Event handlers that the test answers for.
+
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use oncewire_protocol::hub::{Connected, EventError, Handled, UserEvent};
+use oncewire_protocol::log::{Disconnected, HandlerReply};
+use oncewire_protocol::wire::EventName;
+use tokio::sync::watch;
+
+use super::*;
+use crate::engine::{Accepted, ConnectRefused, Connecting, EventHandlers};
+
+/// Longer than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Hands everything to the test.
+struct Scripted {
+    changes: watch::Sender<u64>,
+    takes_disconnected: AtomicBool,
+    asked: mpsc::UnboundedSender<Asked>,
+}
+
+enum Asked {
+    Event(UserEvent, oneshot::Sender<Result<Handled, EventError>>),
+    Connected(Connected),
+    Disconnected(Disconnected, oneshot::Sender<()>),
+}
+
+impl EventHandlers for Scripted {
+    fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    fn takes_connect(&self, _: &HubName) -> bool {
+        false
+    }
+
+    fn takes_disconnected(&self, _: &HubName) -> bool {
+        self.takes_disconnected.load(Ordering::Relaxed)
+    }
+
+    fn connect(&self, _: Connecting) -> BoxFuture<'static, Result<Accepted, ConnectRefused>> {
+        std::future::ready(Err(ConnectRefused::Failed)).boxed()
+    }
+
+    fn connected(&self, _: &HubName, connected: Connected) {
+        let _ = self.asked.send(Asked::Connected(connected));
+    }
+
+    fn user_event(&self, _: &HubName, event: UserEvent) -> BoxFuture<'static, Result<Handled, EventError>> {
+        let (answer, answered) = oneshot::channel();
+        let _ = self.asked.send(Asked::Event(event, answer));
+        async { answered.await.unwrap_or(Err(EventError::Failed)) }.boxed()
+    }
+
+    fn disconnected(&self, _: &HubName, disconnected: Disconnected) -> BoxFuture<'static, ()> {
+        let (told, is_told) = oneshot::channel();
+        let _ = self.asked.send(Asked::Disconnected(disconnected, told));
+        async {
+            // A test that lets go of the order does not take it.
+            if is_told.await.is_err() {
+                std::future::pending().await
+            }
+        }
+        .boxed()
+    }
+}
+
+/// What the handlers of a hub are asked, one after the other.
+struct Application {
+    handlers: Arc<Scripted>,
+    asked: mpsc::UnboundedReceiver<Asked>,
+}
+
+impl Application {
+    fn new(takes_disconnected: bool) -> Self {
+        let (asked, receiver) = mpsc::unbounded_channel();
+        let takes_disconnected = AtomicBool::new(takes_disconnected);
+        let handlers = Arc::new(Scripted { changes: watch::Sender::new(0), takes_disconnected, asked });
+        Self { handlers, asked: receiver }
+    }
+
+    fn engine(&self, store: Arc<dyn Store>, boot: u128) -> Engine {
+        let config = Arc::new(Config { hub_shards: 1, ..Config::default() });
+        let handlers = Arc::clone(&self.handlers) as Arc<dyn EventHandlers>;
+        Engine::with_event_handlers(config, store, BootId(boot), handlers)
+    }
+
+    async fn next(&mut self) -> Asked {
+        let next = tokio::time::timeout(PATIENCE, self.asked.recv());
+        next.await.expect("nothing is asked").expect("handlers that live as long as this")
+    }
+
+    async fn event(&mut self) -> (UserEvent, oneshot::Sender<Result<Handled, EventError>>) {
+        loop {
+            if let Asked::Event(event, answer) = self.next().await {
+                return (event, answer);
+            }
+        }
+    }
+
+    async fn disconnected(&mut self) -> (Disconnected, oneshot::Sender<()>) {
+        loop {
+            if let Asked::Disconnected(disconnected, told) = self.next().await {
+                return (disconnected, told);
+            }
+        }
+    }
+}
+
+fn event(text: &'static str, ack_id: u64) -> Upstream {
+    Upstream::Event {
+        event: EventName::new("say").unwrap(),
+        payload: Payload { kind: PayloadKind::Text, bytes: Bytes::from_static(text.as_bytes()) },
+        metadata: Metadata::default(),
+        ack_id: Some(ack_id),
+    }
+}
+
+fn reply(text: &'static str) -> Result<Handled, EventError> {
+    let payload = Payload { kind: PayloadKind::Text, bytes: Bytes::from_static(text.as_bytes()) };
+    let reply = Some(HandlerReply { payload, metadata: Metadata::default() });
+    Ok(Handled { reply, state: None })
+}
+
+#[tokio::test]
+async fn a_handler_that_is_at_work_holds_up_nobody_but_the_requests_behind_its_event() {
+    let mut application = Application::new(false);
+    let hub = application.engine(Arc::new(MemoryStore::default()), 1).hub(&hub_name()).await.unwrap();
+    let slow = open(&hub, "slow", &["room"]).await;
+    let Asked::Connected(connected) = application.next().await else { panic!("not told of a new session") };
+    assert_eq!((connected.subject.connection_id.as_str(), connected.id.to_string().as_str()), ("slow", "1"));
+    let other = open(&hub, "other", &["room"]).await;
+    submit(&slow, event("long", 1)).await;
+    let (long, answer) = application.event().await;
+    assert_eq!((long.subject.connection_id.as_str(), &long.payload.bytes[..]), ("slow", &b"long"[..]));
+    submit(&slow, publish("behind", 2)).await;
+    submit(&other, event("short", 1)).await;
+    let (_, short) = application.event().await;
+    short.send(reply("done")).unwrap();
+    let received = receive(&other, 2).await;
+    assert_eq!((text(&received[0]), ack(&received[1])), (("done", 1), (1, None)));
+    submit(&other, publish("meanwhile", 2)).await;
+    assert_eq!(text(&receive(&slow, 1).await[0]), ("meanwhile", 1));
+    answer.send(reply("done at last")).unwrap();
+    let received = receive(&slow, 4).await;
+    assert_eq!((text(&received[0]), ack(&received[1])), (("done at last", 2), (1, None)));
+    assert_eq!(text(&received[2]), ("behind", 3));
+}
+
+#[tokio::test]
+async fn an_end_is_told_by_the_next_process_when_this_one_could_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut first = Application::new(true);
+    let engine = first.engine(Arc::new(restart::store(directory.path()).await), 1);
+    let hub = engine.hub(&hub_name()).await.unwrap();
+    let socket = open(&hub, "s", &[]).await;
+    socket.close(SocketEnd::ClosedForGood).await;
+    let (untold, _not_taken) = first.disconnected().await;
+    drop((hub, engine));
+    let mut second = Application::new(true);
+    let engine = second.engine(Arc::new(restart::store(directory.path()).await), 2);
+    let hub = engine.hub(&hub_name()).await.unwrap();
+    let (told, taken) = second.disconnected().await;
+    assert_eq!(told, untold);
+    taken.send(()).unwrap();
+    open(&hub, "later", &[]).await.close(SocketEnd::ClosedForGood).await;
+    assert_eq!(second.disconnected().await.0.subject.connection_id.as_str(), "later");
+}
+
+#[tokio::test]
+async fn whether_ends_are_told_changes_with_the_configuration() {
+    let mut application = Application::new(false);
+    let hub = application.engine(Arc::new(MemoryStore::default()), 1).hub(&hub_name()).await.unwrap();
+    open(&hub, "before", &[]).await.close(SocketEnd::ClosedForGood).await;
+    open(&hub, "between", &[]).await;
+    application.handlers.takes_disconnected.store(true, Ordering::Relaxed);
+    application.handlers.changes.send_modify(|change| *change += 1);
+    // Each turn looks for changes; that one was taken is seen by what is told of a session that ends later.
+    let mut sessions = 0;
+    let told = loop {
+        sessions += 1;
+        open(&hub, &format!("after-{sessions}"), &[]).await.close(SocketEnd::ClosedForGood).await;
+        let next = tokio::time::timeout(Duration::from_millis(50), application.disconnected());
+        if let Ok((told, _)) = next.await {
+            break told;
+        }
+    };
+    assert!(told.subject.connection_id.as_str().starts_with("after-"));
+}
+
+#[tokio::test]
+async fn with_a_log_that_goes_with_the_process_every_session_is_told_to_be_over() {
+    let mut application = Application::new(true);
+    let engine = application.engine(Arc::new(MemoryStore::default()), 1);
+    let hub = engine.hub(&hub_name()).await.unwrap();
+    let _socket = open(&hub, "s", &[]).await;
+    let closing = tokio::spawn(async move { engine.close().await });
+    let (told, taken) = application.disconnected().await;
+    assert_eq!(
+        (told.subject.connection_id.as_str(), told.reason.as_str()),
+        ("s", "The gateway was stopped.")
+    );
+    assert!(!closing.is_finished(), "the application is waited for");
+    taken.send(()).unwrap();
+    closing.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn so_many_ends_are_told_at_a_time_and_the_others_wait() {
+    let mut application = Application::new(true);
+    let hub = application.engine(Arc::new(MemoryStore::default()), 1).hub(&hub_name()).await.unwrap();
+    let sessions = crate::engine::calls::TELLING_MAX + 3;
+    for n in 0..sessions {
+        open(&hub, &format!("s{n}"), &[]).await.close(SocketEnd::ClosedForGood).await;
+    }
+    let mut orders = Vec::new();
+    while orders.len() < crate::engine::calls::TELLING_MAX {
+        orders.push(application.disconnected().await.1);
+    }
+    while let Ok(asked) = application.asked.try_recv() {
+        assert!(matches!(asked, Asked::Connected(_)), "one more is told");
+    }
+    for told in orders {
+        told.send(()).unwrap();
+    }
+    for _ in crate::engine::calls::TELLING_MAX..sessions {
+        application.disconnected().await;
+    }
+}
