@@ -215,11 +215,13 @@ impl Hub {
             return;
         }
         let message = message_sent(MessageRef { offset, part: 0 }, time, sent, &self.budget);
-        for key in receivers {
-            let (woken, is_now_over_limits) = deliver(&self.sessions[key].outbox, &message);
-            self.woken.extend(woken);
-            self.overflowed.extend(is_now_over_limits.then_some(key));
-        }
+        receivers.into_iter().for_each(|key| self.deliver_to(key, &message));
+    }
+
+    fn deliver_to(&mut self, key: SessionKey, message: &Arc<SharedMessage>) {
+        let (woken, is_now_over_limits) = deliver(&self.sessions[key].outbox, message);
+        self.woken.extend(woken);
+        self.overflowed.extend(is_now_over_limits.then_some(key));
     }
 
     fn fan_out(&mut self, offset: Offset, time: Time, published: &Published, publisher: Option<SessionKey>) {
@@ -283,15 +285,11 @@ impl Hub {
         reply: Option<&HandlerReply>,
         state: Option<&HandlerState>,
     ) {
-        let session = &mut self.sessions[key];
         if let Some(state) = state.filter(|_| !is_on(Mutation::HandlerStateIgnored)) {
-            session.events.state = Some(state.clone());
+            self.sessions[key].events.state = Some(state.clone());
         }
         if let Some(reply) = reply.filter(|_| !is_on(Mutation::HandlerReplyIgnored)) {
-            let message = message_replied(name, reply, &self.budget);
-            let (woken, is_now_over_limits) = deliver(&session.outbox, &message);
-            self.woken.extend(woken);
-            self.overflowed.extend(is_now_over_limits.then_some(key));
+            self.deliver_to(key, &message_replied(name, reply, &self.budget));
         }
     }
 
