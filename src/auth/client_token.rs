@@ -11,10 +11,11 @@ use super::{AccessKeys, AudienceContext, RestAudience};
 /// its `exp` and from this long before its `nbf`.
 pub const CLOCK_SKEW_SECONDS: u64 = 300;
 
-/// What a verified client token says about its bearer. Other claims are not kept.
+/// What a verified client token says about its bearer. Other claims are not kept; [`all_claims`](super::all_claims) has them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClientClaims {
-    /// `sub`, or the long name-identifier claim type when `sub` is absent or empty. Never empty.
+    /// `sub`, or the long name-identifier claim type when `sub` is absent or empty. Never empty, without control
+    /// characters.
     pub user_id: Option<String>,
     /// `role`, in the token's order, unchecked: what is not a known role has no effect.
     pub roles: Vec<String>,
@@ -43,6 +44,9 @@ pub enum TokenError {
     /// `nbf` lies more than the clock skew in the future.
     #[error("the access token is not valid yet")]
     NotYetValid,
+    /// The user's name has control characters, which the application could take for the end of a header.
+    #[error("the access token names a user with control characters")]
+    BadUser,
     /// `aud` is absent or names another endpoint.
     #[error("the access token is for another audience")]
     WrongAudience,
@@ -90,8 +94,12 @@ impl AccessKeys {
     ) -> Result<ClientClaims, TokenError> {
         let claims = self.verify_claims(token, |aud| audience.accepts(aud), now_unix_seconds)?;
         let named = |user: &String| !user.is_empty();
+        let user_id = claims.sub.filter(named).or(claims.name_identifier.filter(named));
+        if user_id.as_ref().is_some_and(|user| user.contains(char::is_control)) {
+            return Err(TokenError::BadUser);
+        }
         Ok(ClientClaims {
-            user_id: claims.sub.filter(named).or(claims.name_identifier.filter(named)),
+            user_id,
             roles: OneOrMany::list(claims.role),
             groups: OneOrMany::list(claims.group),
         })

@@ -8,6 +8,7 @@
 //!
 //! No error and no `Debug` output of this module holds a key or a token.
 
+mod all_claims;
 mod audience;
 mod client_token;
 mod continuation;
@@ -16,6 +17,7 @@ mod reconnection;
 mod rest_audience;
 mod url_parts;
 
+pub use all_claims::all_claims;
 pub use audience::AudienceContext;
 pub use client_token::{CLOCK_SKEW_SECONDS, ClientClaims, ClientGrant, SignError, TokenError};
 pub use continuation::ContinuationTokens;

@@ -24,12 +24,25 @@ const WEBSOCKET_KEY_BYTES: usize = 16;
 pub(super) struct Handshake {
     /// The client's key, from which the answer's is derived.
     pub websocket_key: String,
-    /// What the socket speaks.
-    pub subprotocol: Subprotocol,
-    /// The subprotocol in the client's spelling, to be repeated in the answer.
-    pub spelling: Option<String>,
+    /// What was negotiated.
+    pub selected: Selected,
     /// New session or recovery.
     pub purpose: Purpose,
+}
+
+/// What a socket speaks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Selected {
+    pub subprotocol: Subprotocol,
+    /// Its name in the client's spelling, to be repeated in the answer.
+    pub spelling: Option<String>,
+}
+
+impl Selected {
+    /// The name, where the gateway does not speak it.
+    pub(super) fn custom(&self) -> Option<String> {
+        self.spelling.clone().filter(|_| self.subprotocol == Subprotocol::Raw)
+    }
 }
 
 /// What a socket is for.
@@ -48,7 +61,7 @@ pub(super) struct Begin {
     pub user_id: Option<UserId>,
     pub roles: Vec<String>,
     pub groups: Vec<GroupName>,
-    /// Where the client's frames go, if it is raw and publishes.
+    /// Where the client's frames go, if it turns out to be raw and publishes.
     pub publishes_to: Option<RawTarget>,
 }
 
@@ -80,6 +93,12 @@ pub(super) enum Refusal {
     TooManyGroups,
     #[error("webpubsub_mode, group or noEcho is not valid")]
     BadMode,
+    #[error("the application refused the connection")]
+    ByHandler(u16),
+    #[error("the application could not be asked about the connection")]
+    HandlerFailed,
+    #[error("the application is busy")]
+    HandlerBusy,
     #[error("the gateway has as many clients as it may have")]
     Full,
     #[error("the hub is not available now")]
@@ -97,7 +116,12 @@ impl Refusal {
             | Self::BadMode => StatusCode::BAD_REQUEST,
             Self::NoToken | Self::BadToken(_) => StatusCode::UNAUTHORIZED,
             Self::ForeignOrigin => StatusCode::FORBIDDEN,
-            Self::Full | Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            // A handler can't make it a success, or leave the client waiting for more.
+            Self::ByHandler(status @ 300..) => {
+                StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+            }
+            Self::ByHandler(_) | Self::HandlerFailed => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::HandlerBusy | Self::Full | Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 }
@@ -117,20 +141,28 @@ pub(super) fn decide(
     }
     let query = Query::parse(request.uri.query().unwrap_or_default());
     let hub = path_hub.or(query.hub.as_deref()).filter(|hub| !hub.trim().is_empty()).ok_or(Refusal::NoHub)?;
-    let offer = list(&request.headers, &SEC_WEBSOCKET_PROTOCOL);
+    let offer = offer(&request.headers);
     let is_recovery = query.connection_id.is_some();
-    let (subprotocol, spelling) = match negotiate(&offer, is_recovery) {
-        Some((subprotocol, spelling)) => (subprotocol, Some(spelling.to_owned())),
-        None => (Subprotocol::Raw, None),
+    let selected = match negotiate(&offer, is_recovery) {
+        Some((subprotocol, spelling)) => Selected { subprotocol, spelling: Some(spelling.to_owned()) },
+        None => Selected { subprotocol: Subprotocol::Raw, spelling: None },
     };
     let purpose = if is_recovery {
-        recovery(hub, &query, subprotocol)
+        recovery(hub, &query, selected.subprotocol)
     } else {
-        let mut begin = begin(request, hub, &query, keys, config, now_unix_seconds)?;
-        begin.publishes_to.take_if(|_| subprotocol != Subprotocol::Raw);
-        Purpose::Begin(begin)
+        Purpose::Begin(begin(request, hub, &query, keys, config, now_unix_seconds)?)
     };
-    Ok(Handshake { websocket_key, subprotocol, spelling, purpose })
+    Ok(Handshake { websocket_key, selected, purpose })
+}
+
+/// The client's access token, wherever it stands.
+pub(super) fn access_token<'a>(request: &'a request::Parts, query: &'a Query<'_>) -> Option<&'a str> {
+    query.access_token.as_deref().or_else(|| bearer_token(&request.headers))
+}
+
+/// The names of subprotocols that the client offers, with commas between them.
+pub(super) fn offer(headers: &HeaderMap) -> String {
+    list(headers, &SEC_WEBSOCKET_PROTOCOL)
 }
 
 /// The client's key, if this is an upgrade to WebSocket (RFC 6455, section 4.2.1).
@@ -183,8 +215,7 @@ fn begin(
     now_unix_seconds: u64,
 ) -> Result<Begin, Refusal> {
     let hub = HubName::new(spelled_hub).map_err(|_| Refusal::BadHub)?;
-    let token = query.access_token.as_deref().or_else(|| bearer_token(&request.headers));
-    let claims = match token {
+    let claims = match access_token(request, query) {
         Some(token) => {
             let dialled = request.headers.get(HOST).and_then(|host| host.to_str().ok());
             let audience =

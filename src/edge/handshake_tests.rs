@@ -77,7 +77,8 @@ impl Asking {
     }
 
     fn selected(&self) -> (Subprotocol, Option<String>) {
-        self.decide().map(|handshake| (handshake.subprotocol, handshake.spelling)).unwrap()
+        let selected = self.decide().unwrap().selected;
+        (selected.subprotocol, selected.spelling)
     }
 
     fn is_unrecoverable(&self) -> bool {
@@ -232,7 +233,7 @@ fn a_recovery_needs_no_access_token_and_takes_no_harm_from_a_bad_one() {
         assert_eq!(recover.hub.as_str(), "chat");
         assert_eq!(recover.connection_id.as_str(), "c 1");
         assert_eq!(recover.reconnection_token, "secret");
-        assert_eq!(handshake.subprotocol, Subprotocol::JsonReliable);
+        assert_eq!(handshake.selected.subprotocol, Subprotocol::JsonReliable);
     }
 }
 
@@ -260,12 +261,13 @@ fn a_recovery_that_can_never_succeed_gets_its_upgrade() {
 }
 
 #[test]
-fn only_a_raw_client_publishes_what_its_frames_hold() {
+fn a_clients_frames_are_events_unless_it_says_where_to_publish_them() {
     let publishing = || allowed(Some("chat"), "&webpubsub_mode=sendToGroup&group=g&noEcho=true");
     let target = Some(RawTarget { group: GroupName::new("g").unwrap(), no_echo: true });
     assert_eq!(publishing().without("sec-websocket-protocol").begin().publishes_to, target);
     assert_eq!(publishing().header("sec-websocket-protocol", "graphql-ws").begin().publishes_to, target);
-    assert_eq!(publishing().begin().publishes_to, None);
+    // Whether it is raw is not certain yet: its handler may choose.
+    assert_eq!(publishing().begin().publishes_to, target);
     let events = allowed(Some("chat"), "&group=g").without("sec-websocket-protocol");
     assert_eq!(events.begin().publishes_to, None);
 }
@@ -296,6 +298,15 @@ fn a_clients_fault_and_a_passing_failure_have_different_statuses() {
         (Refusal::BadGroup, 400),
         (Refusal::TooManyGroups, 400),
         (Refusal::BadMode, 400),
+        (Refusal::ByHandler(401), 401),
+        (Refusal::ByHandler(403), 403),
+        (Refusal::ByHandler(429), 429),
+        (Refusal::ByHandler(503), 503),
+        (Refusal::ByHandler(101), 500),
+        (Refusal::ByHandler(204), 500),
+        (Refusal::ByHandler(1000), 500),
+        (Refusal::HandlerFailed, 500),
+        (Refusal::HandlerBusy, 503),
         (Refusal::Full, 503),
         (Refusal::Unavailable, 503),
     ];

@@ -1,7 +1,8 @@
 //! Client sockets: from accept over the upgrade to the last byte.
 //!
 //! ```text
-//! accept -> (TLS) -> HTTP head -> decide (handshake.rs) -> engine attaches -> 101 -> two tasks for each socket:
+//! accept -> (TLS) -> HTTP head -> decide (handshake.rs) -> (application asked) -> engine attaches -> 101 -> two tasks
+//! for each socket:
 //!
 //!            read side --frames of one read--> reader task --requests--> engine
 //!   client                                        | link: pong, close, life
@@ -16,6 +17,7 @@
 //! | `tls/` | certificates, and TLS handshakes |
 //! | `routes.rs` | paths, and the limits of the HTTP side |
 //! | `query.rs`, `handshake.rs` | what an upgrade request asks for, without I/O |
+//! | `admission.rs`, `connecting.rs` | how a session begins, and what the application has to say to it |
 //! | `origin.rs` | which pages of other sites may come |
 //! | `upgrade.rs` | carries out what was decided |
 //! | `faults.rs` | faults made on purpose, where that is allowed |
@@ -24,6 +26,8 @@
 //!
 //! The edge does not know the store, groups, or what a message says.
 
+mod admission;
+mod connecting;
 mod faults;
 mod handshake;
 mod listener;
@@ -86,18 +90,30 @@ struct Shared {
     edge: Edge,
     /// How many more may be on their way to a request head or an upgrade.
     pending: Arc<Semaphore>,
+    /// How many more handlers may be told at once that a session is over which never began.
+    farewells: Arc<Semaphore>,
     sockets: Arc<Sockets>,
     tasks: TaskTracker,
     is_stopping: CancellationToken,
 }
 
+impl Shared {
+    fn new(edge: Edge) -> Arc<Self> {
+        Arc::new(Self {
+            sockets: Sockets::new(edge.config.connections_max),
+            pending: Arc::new(Semaphore::new(edge.config.handshakes_pending_max)),
+            farewells: Arc::new(Semaphore::new(admission::FAREWELLS_MAX)),
+            tasks: TaskTracker::new(),
+            is_stopping: CancellationToken::new(),
+            edge,
+        })
+    }
+}
+
 /// Serves client sockets, and `operations` beside them, until `shutdown` completes; then it accepts nothing more,
 /// closes all sockets with 1001 and returns when they are gone, or after a few seconds.
 pub async fn serve(edge: Edge, listeners: Listeners, operations: Router, shutdown: impl Future<Output = ()>) {
-    let sockets = Sockets::new(edge.config.connections_max);
-    let pending = Arc::new(Semaphore::new(edge.config.handshakes_pending_max));
-    let (tasks, is_stopping) = (TaskTracker::new(), CancellationToken::new());
-    let shared = Arc::new(Shared { edge, pending, sockets, tasks, is_stopping });
+    let shared = Shared::new(edge);
     let router = routes::router(&shared, operations);
     let http = listeners.http.map(|listener| (listener, None));
     let https = listeners.https.map(|(listener, tls)| {

@@ -15,18 +15,15 @@ use bytes::Bytes;
 use hyper::upgrade::{OnUpgrade, Upgraded};
 use hyper_util::rt::TokioIo;
 use oncewire_protocol::hub::OpenError;
-use oncewire_protocol::wire::raw::RawTarget;
-use oncewire_protocol::wire::{ConnectionId, HubName, ReconnectionToken, Subprotocol};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
-use uuid::Uuid;
 
-use super::handshake::{Begin, Handshake, Purpose, Recover, Refusal, decide};
+use super::admission::{Attached, Newcomer};
+use super::handshake::{Handshake, Purpose, Recover, Refusal, Selected, decide};
 use super::listener::Pending;
-use super::sockets::Place;
 use super::{Edge, Shared, socket, tls};
-use crate::engine::{self, NewSession, Socket};
+use crate::engine;
 
 /// `/client/hubs/{hub}`
 pub(super) async fn hub_in_path(
@@ -54,93 +51,53 @@ enum Outcome {
     RecoveryRefused,
 }
 
-/// A socket that the engine has attached and that is still to be upgraded.
-struct Attached {
-    hub: HubName,
-    connection_id: ConnectionId,
-    subprotocol: Subprotocol,
-    publishes_to: Option<RawTarget>,
-    socket: Socket,
-    place: Place,
+async fn respond(shared: Arc<Shared>, path_hub: Option<&str>, request: Request) -> Response {
+    upgrade(shared, path_hub, request).await.unwrap_or_else(Refusal::into_response)
 }
 
-async fn respond(shared: Arc<Shared>, path_hub: Option<&str>, request: Request) -> Response {
+async fn upgrade(shared: Arc<Shared>, path_hub: Option<&str>, request: Request) -> Result<Response, Refusal> {
     let Edge { config, access_keys, .. } = &shared.edge;
-    let deadline = Instant::now() + Duration::from_secs(config.handshake_timeout_seconds);
+    let limit = Duration::from_secs(config.handshake_timeout_seconds);
+    let mut deadline = Instant::now() + limit;
     let (mut parts, _) = request.into_parts();
-    let handshake = match decide(&parts, path_hub, access_keys, config, engine::now().unix_seconds()) {
-        Ok(handshake) => handshake,
-        Err(refusal) => return refusal.into_response(),
-    };
-    let on_upgrade = parts.extensions.remove::<OnUpgrade>();
-    let pending = parts.extensions.remove::<Pending>();
-    let Some(on_upgrade) = on_upgrade else { return Refusal::NotAnUpgrade.into_response() };
-    let Handshake { websocket_key, subprotocol, spelling, purpose } = handshake;
-    let attaching = attach(&shared, purpose, subprotocol);
-    let outcome = match timeout_at(deadline, attaching).await.unwrap_or(Err(Refusal::Unavailable)) {
-        Ok(outcome) => outcome,
-        Err(refusal) => return refusal.into_response(),
+    let handshake = decide(&parts, path_hub, access_keys, config, engine::now().unix_seconds())?;
+    let on_upgrade = parts.extensions.remove::<OnUpgrade>().ok_or(Refusal::NotAnUpgrade)?;
+    let mut pending = parts.extensions.remove::<Pending>();
+    let Handshake { websocket_key, mut selected, purpose } = handshake;
+    let outcome = match purpose {
+        Purpose::Begin(begin) => {
+            let mut newcomer = by(deadline, Newcomer::new(&shared, begin, selected)).await?;
+            if newcomer.needs_leave() {
+                drop(pending.take());
+                newcomer = newcomer.ask(&parts).await?;
+                deadline = Instant::now() + limit;
+            }
+            let attached = by(deadline, newcomer.open()).await?;
+            selected = attached.selected.clone();
+            Outcome::Attached(Box::new(attached))
+        }
+        Purpose::Recover(recover) => {
+            match by(deadline, recover_session(&shared, recover, selected.clone())).await? {
+                Some(attached) => Outcome::Attached(Box::new(attached)),
+                None => Outcome::RecoveryRefused,
+            }
+        }
+        Purpose::Unrecoverable => Outcome::RecoveryRefused,
     };
     let task = hand_over(Arc::clone(&shared), on_upgrade, deadline, pending, outcome);
     shared.tasks.spawn(task);
-    switching_protocols(&websocket_key, spelling.as_deref())
+    Ok(switching_protocols(&websocket_key, selected.spelling.as_deref()))
 }
 
-async fn attach(shared: &Shared, purpose: Purpose, subprotocol: Subprotocol) -> Result<Outcome, Refusal> {
-    let attached = match purpose {
-        Purpose::Begin(begin) => {
-            let place = shared.sockets.reserve().ok_or(Refusal::Full)?;
-            begin_session(&shared.edge, begin, subprotocol, place).await?
-        }
-        Purpose::Recover(recover) => match recover_session(shared, recover, subprotocol).await? {
-            Some(attached) => attached,
-            None => return Ok(Outcome::RecoveryRefused),
-        },
-        Purpose::Unrecoverable => return Ok(Outcome::RecoveryRefused),
-    };
-    Ok(Outcome::Attached(Box::new(attached)))
-}
-
-async fn begin_session(
-    edge: &Edge,
-    begin: Begin,
-    subprotocol: Subprotocol,
-    place: Place,
-) -> Result<Attached, Refusal> {
-    let Begin { hub, user_id, roles, groups, publishes_to } = begin;
-    let handle = edge.engine.hub(&hub).await.map_err(|_| Refusal::Unavailable)?;
-    let connection_id = ConnectionId::new(Uuid::new_v4().simple().encode_lower(&mut Uuid::encode_buffer()));
-    let reconnection_token = subprotocol.is_reliable().then(|| {
-        let token = edge.reconnection_tokens.issue(
-            hub.as_str(),
-            connection_id.as_str(),
-            handle.epoch().0,
-            engine::now().unix_seconds(),
-        );
-        ReconnectionToken(token)
-    });
-    let new = NewSession {
-        connection_id: connection_id.clone(),
-        user_id,
-        subprotocol,
-        roles,
-        groups,
-        reconnection_token,
-        state: None,
-        custom_subprotocol: None,
-    };
-    let socket = handle.open(new).await.map_err(|error| match error {
-        OpenError::TooManyGroups => Refusal::TooManyGroups,
-        OpenError::Refused | OpenError::Unavailable => Refusal::Unavailable,
-    })?;
-    Ok(Attached { hub, connection_id, subprotocol, publishes_to, socket, place })
+async fn by<T>(deadline: Instant, work: impl Future<Output = Result<T, Refusal>>) -> Result<T, Refusal> {
+    timeout_at(deadline, work).await.unwrap_or(Err(Refusal::Unavailable))
 }
 
 /// `None` when the recovery can never succeed; an error when that can't be told now.
 async fn recover_session(
     shared: &Shared,
     recover: Recover,
-    subprotocol: Subprotocol,
+    selected: Selected,
 ) -> Result<Option<Attached>, Refusal> {
     let edge = &shared.edge;
     let Recover { hub, connection_id, reconnection_token } = recover;
@@ -158,10 +115,8 @@ async fn recover_session(
         return Ok(None);
     }
     let place = shared.sockets.reserve_for_recovery().ok_or(Refusal::Full)?;
-    match handle.resume(connection_id.clone(), subprotocol).await {
-        Ok(socket) => {
-            Ok(Some(Attached { hub, connection_id, subprotocol, publishes_to: None, socket, place }))
-        }
+    match handle.resume(connection_id.clone(), selected.subprotocol).await {
+        Ok(socket) => Ok(Some(Attached { hub, connection_id, selected, publishes_to: None, socket, place })),
         Err(OpenError::Unavailable) => Err(Refusal::Unavailable),
         Err(OpenError::Refused | OpenError::TooManyGroups) => Ok(None),
     }
@@ -187,10 +142,10 @@ async fn hand_over(
     match outcome {
         Outcome::Attached(attached) => {
             drop(pending);
-            let Attached { hub, connection_id, subprotocol, publishes_to, socket, place } = *attached;
+            let Attached { hub, connection_id, selected, publishes_to, socket, place } = *attached;
             let config = &shared.edge.config;
             let settings = socket::Settings {
-                encoding: subprotocol.encoding(),
+                encoding: selected.subprotocol.encoding(),
                 publishes_to,
                 ping_seconds: config.hub(hub.as_str()).websocket_ping_seconds,
                 read_buffer_bytes: config.websocket_read_buffer_bytes,
@@ -238,9 +193,9 @@ impl IntoResponse for Refusal {
         let status = self.status();
         tracing::debug!(status = status.as_u16(), reason = %self, "upgrade refused");
         let mut response = (status, self.to_string()).into_response();
-        let header = match self {
-            Self::NotAnUpgrade => Some((SEC_WEBSOCKET_VERSION, "13")),
-            Self::NoToken | Self::BadToken(_) => Some((WWW_AUTHENTICATE, "Bearer")),
+        let header = match (self, status) {
+            (Self::NotAnUpgrade, _) => Some((SEC_WEBSOCKET_VERSION, "13")),
+            (_, StatusCode::UNAUTHORIZED) => Some((WWW_AUTHENTICATE, "Bearer")),
             _ => None,
         };
         if let Some((name, value)) = header {

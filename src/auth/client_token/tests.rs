@@ -204,6 +204,11 @@ fn the_user_comes_from_sub_and_else_from_the_long_claim() {
     assert_eq!(user(json!({"sub": "", NAME_IDENTIFIER: "bob"})), Ok(Some("bob".into())));
     assert_eq!(user(json!({"sub": ""})), Ok(None));
     assert_eq!(user(json!({"sub": 7})), Err(TokenError::Malformed));
+    assert_eq!(user(json!({"sub": "Åse 王"})), Ok(Some("Åse 王".into())));
+    for control in ["a\r\nce-hub: b", "\n", "a\0", "\u{7f}", "\u{85}"] {
+        assert_eq!(user(json!({"sub": control})), Err(TokenError::BadUser));
+        assert_eq!(user(json!({NAME_IDENTIFIER: control})), Err(TokenError::BadUser));
+    }
 }
 
 #[test]
