@@ -8,7 +8,7 @@ RUN apt-get update \
 
 FROM debian:bookworm-slim
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends curl \
+    && apt-get install --yes --no-install-recommends ca-certificates curl \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --system --uid 10001 --no-create-home oncewire \
     && install --directory --owner oncewire --mode 0700 /data

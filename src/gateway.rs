@@ -3,19 +3,22 @@
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use oncewire_protocol::log::BootId;
 use oncewire_protocol::wire::HubName;
 use tokio::net::TcpListener;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::admin::{self, Readiness};
 use crate::auth::{AccessKeyError, AccessKeys, ContinuationTokens, ReconnectionTokens};
-use crate::config::{Config, Scheme, Secret, Store as ConfiguredStore};
+use crate::config::{Config, Overrides, Scheme, Secret, Store as ConfiguredStore};
 use crate::demo::{self, Demo};
 use crate::edge::{self, Edge, Faults, Tls, TlsError};
 use crate::engine::Engine;
+use crate::events::{ConfigFile, Events, EventsError};
+use crate::reload::Watch;
 use crate::rest::{self, Rest};
 use crate::store::{EmbeddedStore, MemoryStore, Store, StoreError};
 
@@ -33,6 +36,9 @@ pub enum GatewayError {
     /// TLS can't be served as it is configured.
     #[error(transparent)]
     Tls(#[from] TlsError),
+    /// An event handler can't be used.
+    #[error(transparent)]
+    Events(#[from] EventsError),
     /// The store can't be used, or not any more.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -143,14 +149,16 @@ pub struct Gateway {
     boot: BootId,
     is_supervised: bool,
     engine: Engine,
+    events: Events,
+    config_file: Option<ConfigFile>,
 }
 
 impl Gateway {
     /// A gateway with the storage that its configuration asks for.
     ///
     /// # Errors
-    /// When the configuration has no access key, or one that can't be used, and the same for TLS; or the storage can't
-    /// be opened.
+    /// When the configuration has no access key, or one that can't be used, and the same for TLS and event handlers; or the
+    /// storage can't be opened.
     pub fn open(config: Config) -> Result<Self, GatewayError> {
         let config = Arc::new(config);
         let storage = Storage::open(&config)?;
@@ -160,7 +168,7 @@ impl Gateway {
     /// A gateway with a storage of its own.
     ///
     /// # Errors
-    /// When the configuration has no access key, or one that can't be used, and the same for TLS.
+    /// When the configuration has no access key, or one that can't be used, and the same for TLS and event handlers.
     pub fn new(config: Config, storage: Storage) -> Result<Self, GatewayError> {
         Self::with(Arc::new(config), storage)
     }
@@ -177,13 +185,24 @@ impl Gateway {
             _ => None,
         };
         let boot = BootId(rand::random());
-        let engine = Engine::new(Arc::clone(&config), Arc::clone(&storage.store), boot);
-        Ok(Self { config, access_keys, tls, storage, boot, is_supervised: false, engine })
+        let events = Events::new(&config, access_keys.clone())?;
+        let handlers = Arc::new(events.clone());
+        let store = Arc::clone(&storage.store);
+        let engine = Engine::with_event_handlers(Arc::clone(&config), store, boot, handlers);
+        let is_supervised = false;
+        Ok(Self { config, access_keys, tls, storage, boot, is_supervised, engine, events, config_file: None })
     }
 
     /// Tells whether another process starts this one again when it is killed.
     pub fn supervised(self, is_supervised: bool) -> Self {
         Self { is_supervised, ..self }
+    }
+
+    /// Names the file that the configuration was read from, and what was laid over it: event handlers that change there
+    /// are used while the gateway serves.
+    pub fn reloading(self, file: &Path, overrides: Overrides) -> Self {
+        let file = ConfigFile::new(self.events.clone(), file.to_owned(), overrides, &self.config);
+        Self { config_file: Some(file), ..self }
     }
 
     /// Where the sessions live.
@@ -202,6 +221,8 @@ impl Gateway {
     ) -> Result<(), GatewayError> {
         let engine = self.engine.clone();
         engine.start_kept_hubs().await?;
+        let watch = self.config_file.map(|file| Watch::new(file, None).run());
+        let _watch = watch.map(|watch| AbortOnDropHandle::new(tokio::spawn(watch)));
         let readiness = Readiness::default();
         let operations = admin::router(readiness.clone());
         let operations = operations.merge(rest::router(Rest {

@@ -13,13 +13,15 @@
 //! | [`store`] | append, tail, trim, checkpoint, durability | sessions, groups, JSON, sockets |
 //! | [`demo`] | the demo page, who may use it, what its buttons do | sessions, stores, how a fault is made on a socket |
 //! | [`rest`] | the data-plane REST API: its HTTP shapes and error table | shards' insides, sockets |
+//! | [`events`] | event handlers (CloudEvents webhooks): routes, requests and answers, attempts | shards, sockets, records |
 //! | [`admin`] | the health operation, whether the gateway takes work | hubs, sessions, tokens |
 //! | [`auth`] | keys and tokens | what a permission is used for |
 //! | [`config`] | every key with its unit, default, cost and danger | what a setting does to the part that takes it |
 //! | [`telemetry`] | the log's filter and formats | what is logged |
+//! | [`reload`] | when files have changed | what is in them |
 //!
-//! Imports run one way only: `main -> demo -> {edge, rest, admin} -> engine -> store -> oncewire_protocol`. `auth`,
-//! `config` and `telemetry` are leaves: they import no other room. [`gateway`] puts the rooms together.
+//! Imports run one way only: `main -> demo -> {edge, rest, events, admin} -> engine -> store ->
+//! oncewire_protocol`. `auth`, `config`, `telemetry` and `reload` are leaves: they import no other room. [`gateway`] puts the rooms together.
 
 pub mod admin;
 pub mod auth;
@@ -27,7 +29,9 @@ pub mod config;
 pub mod demo;
 pub mod edge;
 pub mod engine;
+pub mod events;
 pub mod gateway;
+pub mod reload;
 pub mod rest;
 pub mod store;
 pub mod telemetry;

@@ -9,6 +9,7 @@ mod supervisor;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -71,7 +72,8 @@ fn serve(arguments: &Serve) -> Result<(), Failure> {
     for warning in config.warnings() {
         tracing::warn!("{warning}");
     }
-    run(config, false, |addresses, config| {
+    let file = arguments.config.as_deref().map(|file| (file, arguments.overrides()));
+    run(config, file, false, |addresses, config| {
         print(&connection_string(&endpoint(addresses, config)?, &access_key))
     })
 }
@@ -114,7 +116,7 @@ fn dev_with(mut config: Config, arguments: &Dev, access_key: &Secret) -> Result<
         }
     }
     start_logging(&arguments.log)?;
-    run(config, true, |addresses, config| {
+    run(config, None, true, |addresses, config| {
         if arguments.again.is_empty() {
             print(&development_greeting(addresses, config, access_key)?)?;
         }
@@ -128,7 +130,7 @@ fn dev_with(mut config: Config, arguments: &Dev, access_key: &Secret) -> Result<
 #[cfg(not(unix))]
 fn dev_with(config: Config, arguments: &Dev, access_key: &Secret) -> Result<(), Failure> {
     start_logging(&arguments.log)?;
-    run(config, false, |addresses, config| print(&development_greeting(addresses, config, access_key)?))
+    run(config, None, false, |addresses, config| print(&development_greeting(addresses, config, access_key)?))
 }
 
 fn token(arguments: &Token) -> Result<(), Failure> {
@@ -155,9 +157,11 @@ fn token(arguments: &Token) -> Result<(), Failure> {
 }
 
 /// Binds, says so, and serves until a signal comes. Whoever interrupts it once more does not want to wait for clients to go
-/// away. `is_supervised` tells that this process is started again when it is killed.
+/// away. `file` is where the configuration comes from, and what was laid over it; `is_supervised` tells that this process
+/// is started again when it is killed.
 fn run(
     config: Config,
+    file: Option<(&Path, Overrides)>,
     is_supervised: bool,
     greet: impl FnOnce(&[(Scheme, SocketAddr)], &Config) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
@@ -174,9 +178,14 @@ fn run(
         let addresses = listeners.addresses().map_err(runtime_failure)?;
         let gateway = Gateway::open(config.clone()).map_err(|error| match error {
             GatewayError::Tls(TlsError::Certificate(error)) => usage(error),
+            GatewayError::Events(error) => usage(error),
             error => runtime_failure(error),
         })?;
         let gateway = gateway.supervised(is_supervised);
+        let gateway = match file {
+            Some((file, overrides)) => gateway.reloading(file, overrides),
+            None => gateway,
+        };
         greet(&addresses, &config)?;
         for (scheme, address) in addresses {
             tracing::info!(%scheme, %address, process = std::process::id(), "listening");

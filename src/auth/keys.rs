@@ -2,10 +2,14 @@
 
 use std::fmt;
 
+use hmac::{Hmac, Mac};
 use jsonwebtoken::{DecodingKey, EncodingKey};
+use sha2::Sha256;
 
 /// The fewest bytes that an access key may have: the output size of SHA-256, below which HMAC-SHA256 is weakened.
 pub const ACCESS_KEY_BYTES_MIN: usize = 32;
+
+const HEX_DIGITS: &[u8; 16] = b"0123456789abcdef";
 
 /// The keys that sign and verify access tokens.
 ///
@@ -16,6 +20,8 @@ pub struct AccessKeys {
     signing: EncodingKey,
     primary: DecodingKey,
     secondary: Option<DecodingKey>,
+    /// Both keys, as they sign events.
+    events: Vec<Hmac<Sha256>>,
 }
 
 /// Which of the two keys.
@@ -48,11 +54,30 @@ impl AccessKeys {
         if let Some(secondary) = secondary {
             check(secondary, KeyName::Secondary)?;
         }
+        let keyed = |key: &str| Hmac::new_from_slice(key.as_bytes());
+        let keys = std::iter::once(primary).chain(secondary);
         Ok(Self {
+            // A key of any length can be used.
+            events: keys.filter_map(|key| keyed(key).ok()).collect(),
             signing: EncodingKey::from_secret(primary.as_bytes()),
             primary: DecodingKey::from_secret(primary.as_bytes()),
             secondary: secondary.map(|key| DecodingKey::from_secret(key.as_bytes())),
         })
+    }
+
+    /// Signs what event handlers are told about a session (`ce-signature`): the HMAC-SHA256 of its name under each of the
+    /// keys, in hexadecimal. It tells who sends, not what is sent.
+    pub fn event_signature(&self, connection_id: &str) -> String {
+        let mut signature = String::with_capacity(self.events.len() * 72);
+        for key in &self.events {
+            let mac = key.clone().chain_update(connection_id).finalize().into_bytes();
+            signature.push_str(if signature.is_empty() { "sha256=" } else { ",sha256=" });
+            for byte in mac {
+                signature
+                    .extend([byte >> 4, byte & 0xF].map(|digit| char::from(HEX_DIGITS[usize::from(digit)])));
+            }
+        }
+        signature
     }
 
     pub(super) fn signing(&self) -> &EncodingKey {
@@ -120,6 +145,17 @@ mod tests {
             );
         }
         assert!(AccessKeys::new(&format!("{KEY}=="), None).is_ok());
+    }
+
+    #[test]
+    fn events_are_signed_with_both_keys() {
+        const OLD: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789ABCDEFGH";
+        const BY_OLD: &str = "sha256=261f7f58ff9fb9bb8be7e4951a807fe6091e5c074885bf63b865eccd28728881";
+        assert_eq!(AccessKeys::new(OLD, None).unwrap().event_signature("conn-1"), BY_OLD);
+        let by_new = AccessKeys::new(KEY, None).unwrap().event_signature("conn-1");
+        assert_ne!(by_new, BY_OLD);
+        let both = AccessKeys::new(KEY, Some(OLD)).unwrap().event_signature("conn-1");
+        assert_eq!(both, format!("{by_new},{BY_OLD}"));
     }
 
     #[test]

@@ -51,13 +51,21 @@ impl Config {
     pub fn load(file: Option<&Path>, overrides: Overrides) -> Result<Self, ConfigError> {
         let text = match file {
             None => String::new(),
-            Some(path) => std::fs::read_to_string(path)
-                .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })?,
+            Some(path) => Self::read_file(path)?,
         };
         Self::from_toml(&text, overrides)
     }
 
-    /// The same for the text of a file.
+    /// The text of a file.
+    ///
+    /// # Errors
+    /// When it can't be read.
+    pub fn read_file(path: &Path) -> Result<String, ConfigError> {
+        std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Unreadable { path: path.to_owned(), source })
+    }
+
+    /// The same as [`Config::load`] for the text of a file.
     ///
     /// # Errors
     /// When the text can't be understood, or a value is not allowed.

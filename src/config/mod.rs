@@ -321,18 +321,37 @@ impl Config {
     /// The URL under which this gateway is told to clients, given an address that it listens on and what it serves
     /// there: with a wildcard address the first public URL, or else loopback; otherwise the address itself.
     pub fn endpoint(&self, scheme: Scheme, local: SocketAddr) -> String {
-        let reachable = match local.ip() {
-            ip if !ip.is_unspecified() => ip,
-            _ if !self.public_urls.is_empty() => return trimmed(&self.public_urls[0]),
-            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
-            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
-        };
-        format!("{scheme}://{}", SocketAddr::new(reachable, local.port()))
+        match self.public_urls.first() {
+            Some(url) if local.ip().is_unspecified() => trimmed(url),
+            _ => format!("{scheme}://{}", SocketAddr::new(reachable(local.ip()), local.port())),
+        }
+    }
+
+    /// The host under which clients know this gateway, without a port: that of the first public URL, or else of the address
+    /// that it listens on; with a wildcard address loopback.
+    pub fn public_host(&self) -> String {
+        if let Some(host) = self.public_urls.first().and_then(Url::host_str) {
+            return host.to_owned();
+        }
+        let address = self.http_address().or(self.https_address()).unwrap_or(self.tls_listen);
+        match reachable(address.ip()) {
+            IpAddr::V4(ip) => ip.to_string(),
+            IpAddr::V6(ip) => format!("[{ip}]"),
+        }
     }
 
     /// What deserves an operator's attention without being wrong.
     pub fn warnings(&self) -> Vec<ConfigWarning> {
         load::warnings(self)
+    }
+}
+
+/// The address at which the machine itself finds what listens on this one.
+fn reachable(ip: IpAddr) -> IpAddr {
+    match ip {
+        IpAddr::V4(any) if any.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(any) if any.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        one => one,
     }
 }
 

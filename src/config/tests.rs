@@ -378,6 +378,21 @@ fn the_endpoint_is_one_that_clients_can_reach() {
 }
 
 #[test]
+fn the_public_host_has_no_port() {
+    for (text, host) in [
+        ("", "127.0.0.1"),
+        ("listen = \"0.0.0.0:9000\"", "127.0.0.1"),
+        ("listen = \"[::]:9000\"", "[::1]"),
+        ("listen = \"192.0.2.7:80\"", "192.0.2.7"),
+        ("tls_self_signed = true\ntls_listen = \"192.0.2.8:443\"", "192.0.2.8"),
+        ("public_urls = [\"https://Chat.example.com:8443/wps\", \"https://b.example\"]", "chat.example.com"),
+        ("public_urls = [\"http://[2001:db8::1]:80\"]", "[2001:db8::1]"),
+    ] {
+        assert_eq!(read(text).unwrap().public_host(), host, "{text}");
+    }
+}
+
+#[test]
 fn no_output_holds_a_key() {
     const KEY: &str = "Zq9secretsecretsecretsecretsecret";
     let config = read(&format!("access_key = \"{KEY}\"\nsecondary_access_key = \"{KEY}\"")).unwrap();

@@ -124,6 +124,16 @@ impl UrlTemplate {
 }
 
 impl EventUrl {
+    /// Whether it is the same for all events.
+    pub fn is_fixed(&self) -> bool {
+        self.pieces.len() == 1
+    }
+
+    /// Whether it is one of `https`.
+    pub fn is_https(&self) -> bool {
+        self.pieces.first().is_some_and(|piece| piece.starts_with("https:"))
+    }
+
     /// The URL for an event of this name.
     pub fn of_event(&self, event: &str) -> String {
         match &*self.pieces {

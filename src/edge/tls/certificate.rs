@@ -44,7 +44,7 @@ pub enum CertificateError {
 }
 
 /// What is in the two files.
-pub(super) struct Contents {
+pub(in crate::edge) struct Contents {
     pub certificate: Vec<u8>,
     pub key: Vec<u8>,
 }

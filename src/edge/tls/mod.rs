@@ -26,7 +26,7 @@ use tokio_rustls::server::TlsStream;
 use url::Url;
 
 pub use certificate::CertificateError;
-use reload::{Files, Shown, Watch};
+use reload::{Files, Pair, Shown, Watch};
 
 /// What each connection speaks inside TLS: an upgrade to WebSocket is one of HTTP/1.1.
 const ALPN_HTTP_1_1: &[u8] = b"http/1.1";
@@ -76,7 +76,8 @@ impl Tls {
         let contents = certificate::contents(certificate, key)?;
         let shown = Arc::new(Shown::new(certificate::parse(&contents, certificate, key, &provider)?));
         let files = Files { certificate: certificate.to_owned(), key: key.to_owned() };
-        let watch = Watch::new(files, contents, Arc::clone(&shown), Arc::clone(&provider));
+        let pair = Pair { files, shown: Arc::clone(&shown), provider: Arc::clone(&provider) };
+        let watch = Watch::new(pair, Some(contents));
         Ok(Self { acceptor: acceptor(shown, provider)?, watch: Some(watch) })
     }
 

@@ -1,22 +1,15 @@
 //! Showing a new certificate when its files change.
-//!
-//! The files are read again every few seconds and compared by what is in them: whichever way they are replaced (written
-//! over, renamed, a link that points elsewhere, on a network's file system), that finds it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::RwLock;
-use sha2::{Digest as _, Sha256};
 use tokio_rustls::rustls::crypto::CryptoProvider;
 use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
 use tokio_rustls::rustls::sign::CertifiedKey;
 
 use super::certificate::{self, CertificateError, Contents};
-
-/// How often the files are read.
-const INTERVAL: Duration = Duration::from_secs(2);
+use crate::reload::{self, Reloaded};
 
 /// The certificate that clients are shown from now on.
 #[derive(Debug)]
@@ -41,110 +34,41 @@ pub(super) struct Files {
     pub key: PathBuf,
 }
 
-/// What was found in the files, without keeping it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Found {
-    Contents([u8; 32]),
-    /// They could not be read; why not.
-    Unreadable(String),
-}
-
-impl Found {
-    fn of(read: &Result<Contents, CertificateError>) -> Self {
-        match read {
-            Ok(contents) => {
-                let mut digest = Sha256::new();
-                // The length divides the two.
-                digest.update((contents.certificate.len() as u64).to_be_bytes());
-                digest.update(&contents.certificate);
-                digest.update(&contents.key);
-                Self::Contents(digest.finalize().into())
-            }
-            Err(error) => Self::Unreadable(error.to_string()),
-        }
-    }
-}
-
-/// What came of a look at the files.
-#[derive(Debug)]
-enum Outcome {
-    /// Nothing to speak of.
-    Nothing,
-    /// There is a new pair, and it is shown.
-    Replaced,
-    /// What is there now can't be used; the old pair is still shown.
-    Refused(CertificateError),
-}
-
 /// Looks at the files now and then.
-pub(in crate::edge) struct Watch {
-    files: Files,
-    shown: Arc<Shown>,
-    provider: Arc<CryptoProvider>,
-    current: Found,
-    /// What can't be used, and how many looks in a row have found it.
-    suspect: Option<(Found, u8)>,
+pub(in crate::edge) type Watch = reload::Watch<Pair>;
+
+/// A certificate and its key, as they come from files and are shown.
+pub(in crate::edge) struct Pair {
+    pub(super) files: Files,
+    pub(super) shown: Arc<Shown>,
+    pub(super) provider: Arc<CryptoProvider>,
 }
 
-impl Watch {
-    /// `contents` are those of the pair that is shown.
-    pub(super) fn new(
-        files: Files,
-        contents: Contents,
-        shown: Arc<Shown>,
-        provider: Arc<CryptoProvider>,
-    ) -> Self {
-        Self { files, shown, provider, current: Found::of(&Ok(contents)), suspect: None }
+impl Reloaded for Pair {
+    type Contents = Contents;
+    type Error = CertificateError;
+
+    fn read(&self) -> Result<Contents, CertificateError> {
+        certificate::contents(&self.files.certificate, &self.files.key)
     }
 
-    /// Looks until it is dropped.
-    pub(in crate::edge) async fn run(mut self) {
-        loop {
-            tokio::time::sleep(INTERVAL).await;
-            let looked = tokio::task::spawn_blocking(move || {
-                let outcome = self.look();
-                (self, outcome)
-            });
-            // Only the end of the process keeps such a task from its own end.
-            let Ok((watch, outcome)) = looked.await else { return };
-            self = watch;
-            match outcome {
-                Outcome::Nothing => {}
-                Outcome::Replaced => tracing::info!("a new certificate is shown from now on"),
-                Outcome::Refused(error) => {
-                    tracing::warn!(%error, "the new certificate can't be used: the old one is still shown");
-                }
-            }
-        }
+    fn bytes(contents: &Contents) -> Vec<&[u8]> {
+        vec![&contents.certificate, &contents.key]
     }
 
-    /// Two files can't be replaced at once: what can't be used counts only when it is still there at the next look.
-    fn look(&mut self) -> Outcome {
-        let read = certificate::contents(&self.files.certificate, &self.files.key);
-        let found = Found::of(&read);
-        if found == self.current {
-            self.suspect = None;
-            return Outcome::Nothing;
-        }
-        let parsed = read.and_then(|read| {
-            certificate::parse(&read, &self.files.certificate, &self.files.key, &self.provider)
-        });
-        match parsed {
-            Ok(pair) => {
-                *self.shown.0.write() = Arc::new(pair);
-                self.current = found;
-                self.suspect = None;
-                Outcome::Replaced
-            }
-            Err(error) => {
-                let looks = match self.suspect.take() {
-                    Some((suspect, looks)) if suspect == found => looks.saturating_add(1),
-                    _ => 1,
-                };
-                self.suspect = Some((found, looks));
-                if looks == 2 { Outcome::Refused(error) } else { Outcome::Nothing }
-            }
-        }
+    fn take(&mut self, contents: Contents) -> Result<bool, CertificateError> {
+        let Files { certificate, key } = &self.files;
+        let pair = certificate::parse(&contents, certificate, key, &self.provider)?;
+        *self.shown.0.write() = Arc::new(pair);
+        Ok(true)
+    }
+
+    fn log_taken(&self) {
+        tracing::info!("a new certificate is shown from now on");
+    }
+
+    fn log_refused(&self, error: &CertificateError) {
+        tracing::warn!(%error, "the new certificate can't be used: the old one is still shown");
     }
 }
 
@@ -157,6 +81,7 @@ mod tests {
     use tokio_rustls::rustls::crypto::ring;
 
     use super::*;
+    use crate::reload::Outcome;
 
     /// The certificate and its key, in PEM.
     fn pair() -> (String, String) {
@@ -184,7 +109,8 @@ mod tests {
             let provider = Arc::new(ring::default_provider());
             let contents = certificate::contents(&files.certificate, &files.key).unwrap();
             let parsed = certificate::parse(&contents, &files.certificate, &files.key, &provider).unwrap();
-            let watch = Watch::new(files, contents, Arc::new(Shown::new(parsed)), provider);
+            let pair = Pair { files, shown: Arc::new(Shown::new(parsed)), provider };
+            let watch = Watch::new(pair, Some(contents));
             Self { directory, watch }
         }
 
@@ -193,7 +119,7 @@ mod tests {
         }
 
         fn shown(&self) -> Vec<u8> {
-            self.watch.shown.0.read().cert[0].to_vec()
+            self.watch.reloaded().shown.0.read().cert[0].to_vec()
         }
     }
 
@@ -221,7 +147,7 @@ mod tests {
         let mut bench = Bench::new();
         let first = bench.shown();
         publish(bench.directory.path(), "2", &pair());
-        assert!(matches!(bench.watch.look(), Outcome::Replaced));
+        assert!(matches!(bench.watch.look(), Outcome::Taken));
         let second = bench.shown();
         assert_ne!(second, first);
         let (certificate, key) = pair();
@@ -230,7 +156,7 @@ mod tests {
         assert!(matches!(bench.watch.look(), Outcome::Nothing));
         assert_eq!(bench.shown(), second);
         bench.write("key.pem", &key);
-        assert!(matches!(bench.watch.look(), Outcome::Replaced));
+        assert!(matches!(bench.watch.look(), Outcome::Taken));
         assert_ne!(bench.shown(), second);
     }
 
@@ -250,6 +176,6 @@ mod tests {
         let (certificate, key) = pair();
         bench.write("cert.pem", &certificate);
         bench.write("key.pem", &key);
-        assert!(matches!(bench.watch.look(), Outcome::Replaced));
+        assert!(matches!(bench.watch.look(), Outcome::Taken));
     }
 }

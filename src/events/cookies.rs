@@ -1,0 +1,183 @@
+//! The cookies that handlers give to sessions, so that a balancer in front of them finds the same one again.
+//!
+//! They are kept in memory alone: after a restart of the gateway the balancer chooses anew.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use axum::http::header::SET_COOKIE;
+use axum::http::{HeaderMap, HeaderValue, Uri};
+use bytes::Bytes;
+use cookie_store::CookieStore;
+use oncewire_protocol::wire::{ConnectionId, HubName};
+use parking_lot::Mutex;
+use url::Url;
+
+/// How many sessions may have cookies; then those that have not used theirs for longest lose them, half of all at once.
+const JARS_MAX: usize = 100_000;
+/// Names and values of the cookies of one session, in bytes; above it all of them are lost.
+const JAR_BYTES_MAX: usize = 8 * 1024;
+
+/// Whose cookies.
+pub(super) type Owner = (HubName, ConnectionId);
+
+/// The cookies of all sessions.
+#[derive(Default)]
+pub(super) struct Jars {
+    /// Most applications set no cookie: then there is nothing to look up.
+    is_used: AtomicBool,
+    generations: Mutex<Generations>,
+}
+
+/// A jar that is used becomes young; when there are too many young ones, they are the old ones, and the old ones go.
+#[derive(Default)]
+struct Generations {
+    young: HashMap<Owner, CookieStore>,
+    old: HashMap<Owner, CookieStore>,
+}
+
+impl Jars {
+    /// What to send to this URL as `Cookie`.
+    pub(super) fn header(&self, owner: &Owner, uri: &Uri) -> Option<HeaderValue> {
+        if !self.is_used.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut generations = self.generations.lock();
+        let jar = generations.existing(owner)?;
+        let url = Url::parse(&uri.to_string()).ok()?;
+        let mut text = String::new();
+        for (name, value) in jar.get_request_values(&url) {
+            let separator = if text.is_empty() { "" } else { "; " };
+            text.extend([separator, name, "=", value]);
+        }
+        if text.is_empty() { None } else { HeaderValue::from_maybe_shared(Bytes::from(text)).ok() }
+    }
+
+    /// Keeps what an answer from this URL sets.
+    pub(super) fn keep(&self, owner: &Owner, uri: &Uri, headers: &HeaderMap) {
+        if !headers.contains_key(SET_COOKIE) {
+            return;
+        }
+        let Ok(url) = Url::parse(&uri.to_string()) else { return };
+        self.is_used.store(true, Ordering::Relaxed);
+        let mut generations = self.generations.lock();
+        let jar = generations.jar(owner);
+        for line in headers.get_all(SET_COOKIE) {
+            if let Ok(line) = std::str::from_utf8(line.as_bytes()) {
+                // A cookie that is not for this URL, or can't be understood, is ignored.
+                let _ = jar.parse(line, &url);
+            }
+        }
+        let bytes: usize = jar.iter_any().map(|cookie| cookie.name().len() + cookie.value().len()).sum();
+        if bytes > JAR_BYTES_MAX {
+            jar.clear();
+        }
+    }
+
+    /// The session is over.
+    pub(super) fn forget(&self, owner: &Owner) {
+        if self.is_used.load(Ordering::Relaxed) {
+            let mut generations = self.generations.lock();
+            generations.young.remove(owner);
+            generations.old.remove(owner);
+        }
+    }
+}
+
+impl Generations {
+    fn existing(&mut self, owner: &Owner) -> Option<&CookieStore> {
+        if !self.young.contains_key(owner) {
+            let jar = self.old.remove(owner)?;
+            self.insert(owner, jar);
+        }
+        self.young.get(owner)
+    }
+
+    fn jar(&mut self, owner: &Owner) -> &mut CookieStore {
+        if self.existing(owner).is_none() {
+            self.insert(owner, CookieStore::default());
+        }
+        self.young.entry(owner.clone()).or_default()
+    }
+
+    fn insert(&mut self, owner: &Owner, jar: CookieStore) {
+        if self.young.len() >= JARS_MAX / 2 {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(owner.clone(), jar);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const URL: &str = "http://app.example/hooks/message";
+
+    fn owner(id: &str) -> Owner {
+        (HubName::new("chat").unwrap(), ConnectionId::new(id))
+    }
+
+    fn set(jars: &Jars, id: &str, url: &str, lines: &[&str]) {
+        let mut headers = HeaderMap::new();
+        for line in lines {
+            headers.append(SET_COOKIE, line.parse().unwrap());
+        }
+        jars.keep(&owner(id), &url.parse().unwrap(), &headers);
+    }
+
+    fn sent(jars: &Jars, id: &str, url: &str) -> Option<String> {
+        jars.header(&owner(id), &url.parse().unwrap()).map(|value| value.to_str().unwrap().to_owned())
+    }
+
+    #[test]
+    fn each_session_has_its_own_and_ordinary_rules_hold() {
+        let jars = Jars::default();
+        assert_eq!(sent(&jars, "a", URL), None);
+        set(
+            &jars,
+            "a",
+            URL,
+            &["node=1", "deep=2; Path=/hooks/message", "safe=3; Secure", "gone=4; Max-Age=0"],
+        );
+        set(&jars, "b", URL, &["node=9", "other=8; Domain=other.example"]);
+        let all = sent(&jars, "a", URL).unwrap();
+        let mut all: Vec<_> = all.split("; ").collect();
+        all.sort_unstable();
+        assert_eq!(all, ["deep=2", "node=1"]);
+        assert_eq!(sent(&jars, "a", "http://app.example/hooks/other").as_deref(), Some("node=1"));
+        assert_eq!(sent(&jars, "a", "http://other.example/hooks/message"), None);
+        assert_eq!(sent(&jars, "b", URL).as_deref(), Some("node=9"));
+        assert!(sent(&jars, "a", "https://app.example/hooks/x").unwrap().contains("safe=3"));
+        set(&jars, "b", URL, &["node=; Max-Age=0"]);
+        assert_eq!(sent(&jars, "b", URL), None);
+        jars.forget(&owner("a"));
+        assert_eq!(sent(&jars, "a", URL), None);
+        let generations = jars.generations.lock();
+        assert_eq!((generations.young.len(), generations.old.len()), (1, 0));
+    }
+
+    #[test]
+    fn a_jar_is_bounded() {
+        let jars = Jars::default();
+        let fits = "v".repeat(JAR_BYTES_MAX - 1);
+        set(&jars, "a", URL, &[&format!("n={fits}")]);
+        assert!(sent(&jars, "a", URL).is_some());
+        set(&jars, "a", URL, &[&format!("n={fits}v")]);
+        assert_eq!(sent(&jars, "a", URL), None);
+    }
+
+    #[test]
+    fn the_jars_together_are_bounded_and_those_in_use_stay() {
+        let jars = Jars::default();
+        set(&jars, "used", URL, &["n=1"]);
+        for number in 0..JARS_MAX + JARS_MAX / 2 {
+            jars.generations.lock().jar(&owner(&number.to_string()));
+            if number % (JARS_MAX / 4) == 0 {
+                assert_eq!(sent(&jars, "used", URL).as_deref(), Some("n=1"));
+            }
+        }
+        let generations = jars.generations.lock();
+        assert!(generations.young.len() <= JARS_MAX / 2 && generations.old.len() <= JARS_MAX / 2);
+    }
+}
