@@ -3,6 +3,7 @@
 // Clippy allows these in tests, but does not take the helpers of an integration test for one.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+mod event_handlers;
 mod tls;
 
 use std::io::{BufRead, BufReader, Read, Write};
