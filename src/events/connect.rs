@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use axum::http::HeaderValue;
 use bytes::Bytes;
 use oncewire_protocol::log::HandlerState;
 use oncewire_protocol::wire::{GroupName, UserId};
@@ -58,7 +57,9 @@ pub(super) fn accepted(connecting: Connecting, answer: &Answer) -> Result<Accept
         Some(user_id) if user_id.is_empty() => None,
         Some(user_id) => {
             // Each later event names the user in a header.
-            HeaderValue::from_bytes(user_id.as_bytes()).map_err(|_| BadAnswer::UserId)?;
+            if user_id.contains(char::is_control) {
+                return Err(BadAnswer::UserId);
+            }
             Some(UserId::new(&user_id))
         }
     };
@@ -97,7 +98,7 @@ fn is_token(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use axum::http::{HeaderMap, StatusCode};
+    use axum::http::{HeaderMap, HeaderValue, StatusCode};
     use oncewire_protocol::wire::{ConnectionId, HubName};
 
     use super::*;
@@ -204,7 +205,9 @@ mod tests {
         assert_eq!(answered(r#"{"groups":["a"," "]}"#), Err(BadAnswer::Group));
         assert_eq!(answered(&format!(r#"{{"groups":["{}"]}}"#, "g".repeat(1025))), Err(BadAnswer::Group));
         assert!(answered(&format!(r#"{{"groups":["{}"]}}"#, "g".repeat(1024))).is_ok());
-        assert_eq!(answered(r#"{"userId":"a\r\nb"}"#), Err(BadAnswer::UserId));
+        for user in [r"a\r\nb", r"\u0000", r"\u0085"] {
+            assert_eq!(answered(&format!(r#"{{"userId":"{user}"}}"#)), Err(BadAnswer::UserId), "{user}");
+        }
         assert_eq!(answered(r#"{"subprotocol":"a b"}"#), Err(BadAnswer::Subprotocol));
         assert_eq!(answered(r#"{"subprotocol":"é"}"#), Err(BadAnswer::Subprotocol));
     }
