@@ -72,6 +72,8 @@ pub(super) struct Driver {
     /// Looks that have come too early.
     looks: Vec<Look>,
     draining: Vec<oneshot::Sender<()>>,
+    /// Set when the process is about to end: no round of checkpoints begins or goes on.
+    is_closing: bool,
 }
 
 impl Driver {
@@ -102,6 +104,7 @@ impl Driver {
             commands: HashMap::new(),
             looks: Vec::new(),
             draining: Vec::new(),
+            is_closing: false,
         }
     }
 
@@ -127,7 +130,8 @@ impl Driver {
         let mut commands = Vec::with_capacity(TURN_INPUTS_MAX);
         let mut answers = Vec::new();
         loop {
-            let due = [self.hub.poll_timeout(), self.upkeep.poll_timeout(&self.hub)];
+            let step_due = self.upkeep.poll_timeout(&self.hub).filter(|_| !self.is_closing);
+            let due = [self.hub.poll_timeout(), step_due];
             let due = due.into_iter().flatten().min();
             let timeout = due.map(|at| Duration::from_millis(at.0.saturating_sub(now().0)));
             let writing = async {
@@ -192,6 +196,11 @@ impl Driver {
         if self.write.as_mut().is_some_and(|write| write.now_or_never().is_some()) {
             self.write = None;
         }
+        if self.is_closing {
+            // A store that is closed refuses at once, and would be asked again and again.
+            self.has_more = false;
+            return;
+        }
         let step = self.upkeep.step(&self.hub);
         self.has_more = matches!(step, Step::More);
         if let Step::Write(changes) = step {
@@ -223,6 +232,7 @@ impl Driver {
             Command::Look(look) => return self.looks.push(look),
             Command::Drain(drained) => {
                 self.draining.push(drained);
+                self.is_closing = true;
                 if self.log.outlives_process() {
                     return;
                 }

@@ -187,7 +187,7 @@ fn what_is_missing_or_unknown_is_named() {
         ("permission", key(), Some(BodyV1::Revoked(PermissionV1 { permission: 3, ..permission() }))),
         ("group", key(), Some(BodyV1::Granted(PermissionV1 { group: String::new(), ..permission() }))),
         ("reason", key(), Some(BodyV1::Ended(EndedV1::default()))),
-        ("reason", key(), Some(BodyV1::Ended(EndedV1 { reason: 7, ..EndedV1::default() }))),
+        ("reason", key(), Some(BodyV1::Ended(EndedV1 { reason: 8, ..EndedV1::default() }))),
         ("payload kind", key(), Some(BodyV1::Sent(SentV2::default()))),
         ("selection", key(), Some(BodyV1::Sent(SentV2 { payload_kind: 1, ..SentV2::default() }))),
         ("selection", key(), Some(BodyV1::Added(MembersV2::default()))),
