@@ -98,6 +98,9 @@ impl Judge<'_> {
 
     /// One delivery: is there a request behind it, and one for each copy?
     fn delivery(&mut self, findings: &mut Findings<'_>, id: u32, index: u32, e: &Message<Name>) {
+        if self.ledger.replies.contains(&e.message) {
+            return;
+        }
         findings.statistics.copies_judged += 1;
         let got = &mut self.got[e.message.0 as usize];
         if got.copies == 0 {

@@ -21,6 +21,14 @@ pub enum Event<T = String> {
     Leave(Membership<T>),
     /// A request to send to a group, about to be sent (or sent again).
     Publish(Publish<T>),
+    /// A user event, about to be sent (or sent again).
+    UserEvent(UserEvent<T>),
+    /// An event handler is called with a user event.
+    Called(Called<T>),
+    /// An event handler has answered a call, or has failed.
+    Handled(Handled<T>),
+    /// An event handler is told of a system event, of which the service wants to know no more than that it was heard.
+    Notified(Notified<T>),
     /// An ack was read.
     Acked(Acked<T>),
     /// A message frame was read, before the client drops repeated sequence ids.
@@ -135,6 +143,67 @@ pub struct Publish<T = String> {
     pub at_ms: Option<u64>,
 }
 
+/// See [`Event::UserEvent`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UserEvent<T = String> {
+    /// The connection id of the client that sends it.
+    pub connection: T,
+    /// The marker in the payload, unique in the history.
+    pub message: T,
+    /// The ack id, if an ack is wanted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ack_id: Option<u64>,
+}
+
+/// See [`Event::Called`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Called<T = String> {
+    /// The connection id.
+    pub connection: T,
+    /// The marker in the user event's payload.
+    pub message: T,
+    /// The event's id (`ce-id`).
+    pub id: T,
+    /// What the handler is told that handlers have noted about the session (`ce-connectionState`).
+    #[serde(default = "none", skip_serializing_if = "Option::is_none")]
+    pub state: Option<T>,
+}
+
+/// See [`Event::Handled`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Handled<T = String> {
+    /// The connection id.
+    pub connection: T,
+    /// The marker in the user event's payload.
+    pub message: T,
+    /// Whether the handler took the event.
+    pub success: bool,
+    /// The marker in the message that it gives back.
+    #[serde(default = "none", skip_serializing_if = "Option::is_none")]
+    pub reply: Option<T>,
+    /// What it notes about the session; absent leaves that as it is.
+    #[serde(default = "none", skip_serializing_if = "Option::is_none")]
+    pub state: Option<T>,
+}
+
+/// See [`Event::Notified`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Notified<T = String> {
+    /// The connection id.
+    pub connection: T,
+    /// `connected` or `disconnected`.
+    pub name: T,
+    /// The event's id (`ce-id`).
+    pub id: T,
+    /// See [`Called::state`].
+    #[serde(default = "none", skip_serializing_if = "Option::is_none")]
+    pub state: Option<T>,
+}
+
 /// See [`Event::Acked`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -237,6 +306,30 @@ impl<T> Event<T> {
                 ttl_seconds: e.ttl_seconds,
                 lane: e.lane.as_ref().map(f),
                 at_ms: e.at_ms,
+            }),
+            Self::UserEvent(e) => Event::UserEvent(UserEvent {
+                connection: f(&e.connection),
+                message: f(&e.message),
+                ack_id: e.ack_id,
+            }),
+            Self::Called(e) => Event::Called(Called {
+                connection: f(&e.connection),
+                message: f(&e.message),
+                id: f(&e.id),
+                state: e.state.as_ref().map(f),
+            }),
+            Self::Handled(e) => Event::Handled(Handled {
+                connection: f(&e.connection),
+                message: f(&e.message),
+                success: e.success,
+                reply: e.reply.as_ref().map(&mut *f),
+                state: e.state.as_ref().map(f),
+            }),
+            Self::Notified(e) => Event::Notified(Notified {
+                connection: f(&e.connection),
+                name: f(&e.name),
+                id: f(&e.id),
+                state: e.state.as_ref().map(f),
             }),
             Self::Acked(e) => Event::Acked(Acked {
                 connection: f(&e.connection),

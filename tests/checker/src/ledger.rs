@@ -1,10 +1,10 @@
 //! One pass over the events: who the sessions are, what was requested and what is known of its execution. Judges what
 //! the acks alone show; deliveries are judged elsewhere, from what is kept here.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::acks::{AckId, Answer};
-use crate::event::{Acked, Event, Membership, Opened, Publish, Quiesced};
+use crate::event::{Acked, Event, Membership, Opened, Publish, Quiesced, UserEvent};
 use crate::findings::Findings;
 use crate::history::{Name, Place};
 use crate::session::Session;
@@ -23,13 +23,15 @@ pub(crate) struct Ledger {
     last_request_of: Vec<u32>,
     /// Per recorder: its first `quiesced`, or [`NONE`].
     first_quiesced: Vec<u32>,
+    /// Messages that event handlers gave back.
+    pub(crate) replies: HashSet<Name>,
     ack_ids: Vec<AckId>,
     ack_id_of: HashMap<(u32, u64), u32>,
     hubs: HashMap<String, u32>,
     streams: HashMap<(u32, Name, Option<Name>), u32>,
 }
 
-/// One request: a join, a leave or a publish, with all its tries.
+/// One request: a join, a leave, a publish or a user event, with all its tries.
 pub(crate) struct Request {
     pub(crate) session: u32,
     pub(crate) content: Content,
@@ -50,9 +52,12 @@ pub(crate) struct Request {
     /// Another request with the same message, or [`NONE`].
     pub(crate) same_message: u32,
     pub(crate) at_ms: Option<u64>,
-    ack_id: u32,
+    /// The socket of the first try.
+    pub(crate) socket: Option<u32>,
+    /// What else belongs to its ack id, or [`NONE`].
+    pub(crate) ack_id: u32,
     same_ack_id: u32,
-    attempts: u32,
+    pub(crate) attempts: u32,
     /// Whether this pass has met a delivery of its message. In another recorder than the publisher's that happens before
     /// the first try or after the last, and so dates none.
     delivered_by_now: bool,
@@ -73,6 +78,7 @@ pub(crate) enum Action {
     Join,
     Leave,
     Publish(Name),
+    Event(Name),
 }
 
 impl Ledger {
@@ -84,6 +90,7 @@ impl Ledger {
             session_of: vec![NONE; names],
             last_request_of: vec![NONE; names],
             first_quiesced: vec![NONE; findings.history.recorder_count() as usize],
+            replies: HashSet::new(),
             ack_ids: Vec::new(),
             ack_id_of: HashMap::new(),
             hubs: HashMap::new(),
@@ -110,7 +117,13 @@ impl Ledger {
         (session.recorder == at.recorder && session.opened < at.index).then_some(id)
     }
 
-    /// The requests that published a message.
+    /// The session of a connection, whoever opened it.
+    pub(crate) fn session_anywhere(&self, connection: Name) -> Option<u32> {
+        let id = self.session_of[connection.0 as usize];
+        (id != NONE).then_some(id)
+    }
+
+    /// The requests that published a message, or sent it to an event handler.
     pub(crate) fn requests_of(&self, message: Name) -> impl Iterator<Item = u32> + '_ {
         let some = |id: u32| (id != NONE).then_some(id);
         std::iter::successors(some(self.last_request_of[message.0 as usize]), move |id| {
@@ -147,12 +160,20 @@ impl Ledger {
             Event::Quiesced(e) => return self.quiesce(findings, at, e),
             Event::Signal(_) => return counts.signals += 1,
             Event::Awaited(_) | Event::Note(_) => return,
+            // Whoever sees the handlers need not see the clients.
+            Event::Called(_) => return counts.called += 1,
+            Event::Notified(_) => return counts.notified += 1,
+            Event::Handled(e) => {
+                counts.handled += 1;
+                return self.replies.extend(e.reply);
+            }
             Event::Dropped(e) => (&mut counts.dropped, e.connection),
             Event::Resumed(e) => (&mut counts.resumed, e.connection),
             Event::Closed(e) => (&mut counts.closed, e.connection),
             Event::Join(e) => (&mut counts.join, e.connection),
             Event::Leave(e) => (&mut counts.leave, e.connection),
             Event::Publish(e) => (&mut counts.publish, e.connection),
+            Event::UserEvent(e) => (&mut counts.user_events, e.connection),
             Event::Acked(e) => (&mut counts.acked, e.connection),
             Event::Received(e) => (&mut counts.received, e.connection),
             Event::Delivered(e) => (&mut counts.delivered, e.connection),
@@ -173,6 +194,7 @@ impl Ledger {
             Event::Join(e) => self.membership(findings, at, id, Action::Join, e),
             Event::Leave(e) => self.membership(findings, at, id, Action::Leave, e),
             Event::Publish(e) => self.publish(findings, at, id, e),
+            Event::UserEvent(e) => self.user_event(findings, at, id, e),
             Event::Acked(e) => self.acked(findings, at, id, e),
             Event::Received(e) => {
                 session.sequence_id_seen = session.sequence_id_seen.max(e.sequence_id.unwrap_or(0));
@@ -190,8 +212,14 @@ impl Ledger {
                 }
             }
             Event::SequenceAck(e) => session.acks_ahead |= e.sequence_id > session.sequence_id_seen,
-            Event::Opened(_) | Event::Quiesced(_) | Event::Signal(_) | Event::Awaited(_) | Event::Note(_) => {
-            }
+            Event::Opened(_)
+            | Event::Quiesced(_)
+            | Event::Signal(_)
+            | Event::Awaited(_)
+            | Event::Note(_)
+            | Event::Called(_)
+            | Event::Handled(_)
+            | Event::Notified(_) => {}
         }
     }
 
@@ -255,6 +283,14 @@ impl Ledger {
         request.same_message = std::mem::replace(&mut self.last_request_of[e.message.0 as usize], id);
     }
 
+    fn user_event(&mut self, findings: &mut Findings<'_>, at: Place, session: u32, e: &UserEvent<Name>) {
+        let action = Action::Event(e.message);
+        let content = Content { action, group: e.message, no_echo: false, ttl_seconds: 0 };
+        let Some(id) = self.attempt(findings, at, session, e.ack_id, content) else { return };
+        self.requests[id as usize].same_message =
+            std::mem::replace(&mut self.last_request_of[e.message.0 as usize], id);
+    }
+
     /// Notes a try, and returns the request if it is a new one.
     fn attempt(
         &mut self,
@@ -265,6 +301,8 @@ impl Ledger {
         content: Content,
     ) -> Option<u32> {
         let new = self.requests.len() as u32;
+        let state = &mut self.sessions[session as usize];
+        let socket = state.attached.then_some(state.socket);
         let mut request = Request {
             session,
             content,
@@ -277,6 +315,7 @@ impl Ledger {
             stream: NONE,
             same_message: NONE,
             at_ms: None,
+            socket,
             ack_id: NONE,
             same_ack_id: NONE,
             attempts: 1,
@@ -288,8 +327,6 @@ impl Ledger {
         };
         let slots = self.ack_ids.len() as u32;
         let slot_id = *self.ack_id_of.entry((session, number)).or_insert(slots);
-        let state = &mut self.sessions[session as usize];
-        let socket = state.attached.then_some(state.socket);
         if slot_id == slots {
             self.ack_ids.push(AckId::new(new, socket));
         }

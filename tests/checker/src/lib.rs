@@ -57,7 +57,11 @@
 //! | `closed` | `connection` | `code` (int), `reason`, `by` (`"server"` or `"client"`) | the session is over for good: close 1000, 1003, 1007, 1008, 1009, a refused recovery, or the client gave up |
 //! | `join`, `leave` | `connection`, `group` | `ack_id` | **before** the request is handed to the socket; again for each resend |
 //! | `publish` | `connection`, `group`, `message` | `ack_id`, `no_echo` (bool), `ttl_seconds` (int), `lane`, `at_ms` (int) | **before** the request is handed to the socket; again for each resend |
-//! | `acked` | `connection`, `ack_id`, `success` (bool) | `error` (its name), `definite` (bool) | **after** an ack frame was read, for a join, leave or publish; once per frame |
+//! | `user_event` | `connection`, `message` | `ack_id` | **before** the request is handed to the socket; again for each resend |
+//! | `called` | `connection`, `message`, `id` | `state` | an event handler is called with a user event |
+//! | `handled` | `connection`, `message`, `success` (bool) | `reply`, `state` | **before** the handler's answer is handed to the service |
+//! | `notified` | `connection`, `name`, `id` | `state` | an event handler is told of `connected` or `disconnected` |
+//! | `acked` | `connection`, `ack_id`, `success` (bool) | `error` (its name), `definite` (bool) | **after** an ack frame was read, for a join, leave, publish or user event; once per frame |
 //! | `received` | `connection`, `group`, `message` | `sequence_id` | a message frame was read, before the client drops repeated ids (only with `observes_sockets`) |
 //! | `delivered` | `connection`, `group`, `message` | `sequence_id` | the application got the message, after the client dropped repeated ids |
 //! | `sequence_ack` | `connection`, `sequence_id` | | **before** a sequence ack is handed to the socket |
@@ -93,6 +97,7 @@
 //!   When you can't tell whether a request went out on the old session or the new one, write it for both and leave out the
 //!   `acked`. Retries that an SDK makes on its own with new ack ids: write as many `publish` lines without `ack_id` as it may
 //!   make tries.
+//! * A user event is a request like these. Its `message` is the marker in its payload.
 //! * `lane`: publishes of one connection are ordered as long as one thread makes them. Concurrent threads on one connection
 //!   name their lane each, and are then ordered only within it.
 //! * `ttl_seconds` above 0: the message may expire, and is then missing rightly. It has to arrive only when `at_ms` on the
@@ -102,6 +107,13 @@
 //! * What others do to a session (a REST call that adds it to a group or takes it out) is written as `join` or `leave`
 //!   without `ack_id`, by the recorder of the session. A REST caller that publishes is a connection of its own: `opened` with
 //!   `reliable` false, then `publish` with an ack id of its counting, and `acked` for a 2xx.
+//!
+//! `called`, `handled`, `notified`
+//! * Any recorder may write them, also for connections that nobody has opened (whose clients went away meanwhile, say); those
+//!   are passed over. A history with a `user_event` has to hold all calls of handlers, or none.
+//! * `reply` is the marker in the message that the handler gives back, unique in the history; a message with it comes to the
+//!   session with any `group`. An answer that the service can't get any more may be left out.
+//! * `id` is the event's id (`ce-id`). It is compared within one connection. `state` is opaque; absent and empty differ.
 //!
 //! `acked`
 //! * Write what an ack frame said and nothing else: an SDK call that failed because the socket went away or time ran out has
@@ -142,6 +154,7 @@ mod acks;
 mod causality;
 mod deliveries;
 mod event;
+mod events;
 mod findings;
 mod history;
 mod ledger;
@@ -152,8 +165,8 @@ mod statistics;
 mod verdict;
 
 pub use event::{
-    Acked, Closed, ClosedBy, Event, Membership, Message, Note, Opened, Publish, Quiesced, SequenceAck,
-    Signal, Socket,
+    Acked, Called, Closed, ClosedBy, Event, Handled, Membership, Message, Note, Notified, Opened, Publish,
+    Quiesced, SequenceAck, Signal, Socket, UserEvent,
 };
 pub use history::{History, LINE_BYTES_MAX, ReadError, RecorderId};
 pub use statistics::Statistics;
@@ -167,5 +180,6 @@ pub fn check(history: &History) -> Verdict {
     let ledger = ledger::Ledger::new(&mut findings);
     sequence::judge(&mut findings, &ledger);
     deliveries::judge(&mut findings, &ledger, &causality);
+    events::judge(&mut findings, &ledger, &causality);
     findings.into_verdict()
 }

@@ -56,7 +56,7 @@ impl Memberships {
             match request.content.action {
                 Action::Join => all.entry(request.session, request.content.group).joins.push(change),
                 Action::Leave => all.entry(request.session, request.content.group).leaves.push(change),
-                Action::Publish(_) => {}
+                Action::Publish(_) | Action::Event(_) => {}
             }
         }
         for membership in all.of.values_mut() {

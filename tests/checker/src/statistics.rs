@@ -37,6 +37,14 @@ statistics! {
     leave,
     /// Tries to publish.
     publish,
+    /// Tries to send a user event.
+    user_events,
+    /// Calls of event handlers.
+    called,
+    /// Their answers.
+    handled,
+    /// System events of which event handlers were told.
+    notified,
     /// Acks.
     acked,
     /// Acks that said success.
@@ -91,6 +99,18 @@ statistics! {
     sequence_id_jumps,
     /// Frames whose sequence id had been received before, compared with the earlier frame.
     redelivered_frames_judged,
+    /// Events that were executed, compared with the calls of their handler.
+    handlings_judged,
+    /// Replies of event handlers that had to arrive.
+    replies_demanded,
+    /// Replies compared with the place of their event's ack.
+    reply_before_ack_judged,
+    /// Requests behind an event on one socket, compared with the answer of its handler.
+    overtakings_judged,
+    /// Events of which the state that handlers were told was judged.
+    states_judged,
+    /// Ids of events looked at.
+    event_ids_judged,
     /// Acks for an ack id that had been used for different requests.
     mismatches_judged,
 }

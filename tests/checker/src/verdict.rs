@@ -140,11 +140,27 @@ pub enum ViolationKind {
     AckBeforeOwnMessage,
     /// A session was resumed after the service had ended it.
     ResumedAfterClose,
+    /// An event handler was called with an event that nobody had sent.
+    HandledUnasked,
+    /// An event was executed although no call of its handler had succeeded.
+    ExecutedUnhandled,
+    /// An event handler was called with an event that had been executed, or that is sent only once, again.
+    HandledAgain,
+    /// On one socket, an event was acked before the reply of its handler came.
+    AckBeforeReply,
+    /// A request was executed although the handler of an event before it on the same socket had not answered.
+    EventOvertaken,
+    /// A handler was told of another state than handlers had noted last.
+    StateUnfounded,
+    /// An event came to its handler under two ids.
+    EventIdChanged,
+    /// Two events of a session had one id.
+    EventIdReused,
 }
 
 impl ViolationKind {
     /// All kinds.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 34] = [
         Self::Lost,
         Self::Duplicated,
         Self::OutOfOrder,
@@ -171,6 +187,14 @@ impl ViolationKind {
         Self::AckOutOfOrder,
         Self::AckBeforeOwnMessage,
         Self::ResumedAfterClose,
+        Self::HandledUnasked,
+        Self::ExecutedUnhandled,
+        Self::HandledAgain,
+        Self::AckBeforeReply,
+        Self::EventOvertaken,
+        Self::StateUnfounded,
+        Self::EventIdChanged,
+        Self::EventIdReused,
     ];
 }
 

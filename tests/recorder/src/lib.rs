@@ -5,6 +5,7 @@
 
 use oncewire_checker::{
     Acked, Closed, ClosedBy, Event, Membership, Message, Opened, Publish, Quiesced, SequenceAck, Socket,
+    UserEvent,
 };
 use oncewire_protocol::wire::{
     AckError, AckId, GroupName, Message as WireMessage, Payload, Sender, SequenceId, Upstream,
@@ -32,6 +33,9 @@ pub fn request(connection: &str, message: &Upstream, at_ms: Option<u64>) -> Opti
                 lane: None,
                 at_ms,
             })
+        }
+        Upstream::Event { payload, ack_id, .. } => {
+            Event::UserEvent(UserEvent { connection, message: marker_in(payload)?, ack_id: *ack_id })
         }
         Upstream::SequenceAck { sequence_id } => {
             Event::SequenceAck(SequenceAck { connection, sequence_id: *sequence_id })

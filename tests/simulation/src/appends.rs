@@ -179,7 +179,7 @@ impl World {
                     EndReason::OutboxFull => Path::EndedByOverflow,
                     EndReason::Expired => Path::EndedByExpiry,
                     EndReason::Shed => Path::EndedByShedding,
-                    EndReason::ClosedByApplication => continue,
+                    EndReason::ClosedByApplication | EndReason::Stopped => continue,
                 };
                 self.note(path);
             }

@@ -119,7 +119,7 @@ impl World {
         self.command(hub, shard, None, None, Action::ChangeRule { connection_id, permission, group, allow });
     }
 
-    fn exists(&self, hub: usize, connection_id: &ConnectionId) -> bool {
+    pub(crate) fn exists(&self, hub: usize, connection_id: &ConnectionId) -> bool {
         let shard = self.hubs[hub].shards.get(self.hubs[hub].shard_of(connection_id));
         shard.is_some_and(|shard| shard.hub.has(&Audience::Connection(connection_id.clone())))
     }
@@ -191,9 +191,9 @@ impl World {
         }
     }
 
-    /// With the history all that was done is forgotten: a repetition would do it again.
-    pub(crate) fn forget_answered(&mut self) {
-        self.asked.retain(|_, asked| !asked.is_answered);
+    /// With the history it may be forgotten that something was done: a repetition would do it again.
+    pub(crate) fn repeat_nothing(&mut self) {
+        self.asked.clear();
     }
 }
 

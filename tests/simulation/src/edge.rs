@@ -7,7 +7,7 @@ use oncewire_protocol::hub::{
     Attachment, Input, NewSession, OpenError, OpenId, Opening, Resuming, SessionKey, SocketEnd,
 };
 use oncewire_protocol::session::Closing;
-use oncewire_protocol::wire::{Close, CloseCode, ConnectionId, ReconnectionToken};
+use oncewire_protocol::wire::{Close, CloseCode, ConnectionId, ReconnectionToken, Subprotocol};
 
 use crate::DriverMutation;
 use crate::coverage::Path;
@@ -65,6 +65,7 @@ impl World {
                 let reconnection_token =
                     subprotocol.is_reliable().then(|| token(connection_id.as_str(), epoch));
                 let shard = self.hubs[hub].shard_of(&connection_id);
+                let state = self.accept(hub, &connection_id);
                 let session = NewSession {
                     connection_id,
                     user_id: None,
@@ -72,7 +73,7 @@ impl World {
                     roles,
                     groups,
                     reconnection_token,
-                    state: None,
+                    state,
                     custom_subprotocol: None,
                 };
                 self.send(hub, shard, Opening { open, session }.into(), None);
@@ -163,7 +164,11 @@ impl World {
             Close { code: CloseCode::InvalidMessage, .. } => self.note(Path::Garbage),
             Close { code: CloseCode::WrongFrameType, .. } => self.note(Path::WrongFrame),
             Close::RAW_SEND_FORBIDDEN => self.note(Path::RawForbidden),
-            Close::INTERNAL_ERROR => self.note(Path::RawNotStored),
+            Close::INTERNAL_ERROR => self.note(match self.conns.get(&conn).map(|state| &state.upgrade) {
+                Some(Upgrade::Open { publishes_to: Some(_), .. }) => Path::RawNotStored,
+                Some(Upgrade::Open { subprotocol: Subprotocol::Raw, .. }) => Path::RawEventFailed,
+                _ => Path::ClosedOnEventFailure,
+            }),
             _ => {}
         }
         // A frame that does not fit is cut off by the drop that follows.

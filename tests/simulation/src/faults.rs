@@ -27,7 +27,7 @@ impl World {
             Fault::SecondUpgrade => self.second_upgrade(),
             Fault::Crash => self.crash(),
             Fault::HistoryLoss => {
-                self.forget_answered();
+                self.repeat_nothing();
                 self.lose_history();
             }
             Fault::ShutDown => {

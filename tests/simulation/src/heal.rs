@@ -74,6 +74,7 @@ impl World {
         self.trace.line(self.now_us, || "the storm is over".to_owned());
         self.weather.heal();
         self.outage_until = 0;
+        self.heal_handlers();
         self.stage = Stage::Healing { until_ms: self.now_ms() + SETTLE_MS_MAX };
         for state in self.conns.values_mut() {
             state.up.stalled_until = state.up.stalled_until.min(self.now_us);
@@ -127,7 +128,8 @@ impl World {
                 self.asked.keys().next().map(|number| format!("request {number} is not answered"))
             })
         };
-        hubs.or_else(clients).or_else(sockets).or_else(commands)
+        let handlers = || self.unsettled_handlers();
+        hubs.or_else(clients).or_else(sockets).or_else(commands).or_else(handlers)
     }
 
     fn finish(&mut self) {
@@ -143,6 +145,9 @@ impl World {
         }
         let event = quiesced(self.recorder.at_ms(self.now_us));
         self.record(event);
+        if let Some(what) = self.never_told() {
+            self.fail(Failure::Handlers(what));
+        }
         if let Some(what) = self.left_over() {
             self.fail(Failure::LeftOver(what));
         }

@@ -9,8 +9,8 @@ use oncewire_protocol::client::{
     Client, ClientSettings, ClientTime, Frame, Input, Outcome, Output, QUICK_ACK_JUMP, SocketId,
 };
 use oncewire_protocol::wire::{
-    AckId, CloseCode, Downstream, ErrorName, FrameKind, GroupName, Metadata, Opcode, Payload, PayloadKind,
-    Received, SequenceId, Upstream, decode_downstream, decode_upstream,
+    AckId, CloseCode, Downstream, ErrorName, EventName, FrameKind, GroupName, Metadata, Opcode, Payload,
+    PayloadKind, Received, SequenceId, Upstream, decode_downstream, decode_upstream,
 };
 use oncewire_recorder::{acked, closed, dropped, message, opened, resumed};
 
@@ -174,7 +174,10 @@ impl Honest {
                     Some(ErrorName::Duplicate) => Path::Duplicate,
                     Some(ErrorName::PayloadMismatch) => Path::Mismatch,
                     Some(ErrorName::Forbidden) => Path::Forbidden,
-                    Some(ErrorName::InternalServerError) => Path::NotStored,
+                    Some(ErrorName::InternalServerError) => match self.pending.get(&ack_id) {
+                        Some(Upstream::Event { .. }) => Path::EventNotHandled,
+                        _ => Path::NotStored,
+                    },
                     Some(ErrorName::BadRequest) => Path::NoRoom,
                 });
                 world.record(acked(&session, ack_id, error.as_ref()));
@@ -223,10 +226,11 @@ impl Honest {
             return;
         }
         match world.random.below(100) {
-            0..55 => self.publish(world),
+            0..43 => self.publish(world),
+            43..55 => self.send_event(world),
             55..62 => {
                 for _ in 0..world.random.within((3, 12)) {
-                    self.publish(world);
+                    if world.random.permille(850) { self.publish(world) } else { self.send_event(world) }
                 }
             }
             62..78 => self.change_membership(world, true),
@@ -236,13 +240,16 @@ impl Honest {
         world.schedule_in(world.weather.pause_ms, Event::Act { actor: self.index });
     }
 
-    /// Publishes to every group and waits for the answers.
+    /// Publishes to every group, sends an event and waits for the answers.
     pub fn probe(&mut self, world: &mut World) {
         for group in world.groups.clone() {
             let ack_id = Some(self.client.fresh_ack_id());
             let request = self.send_to(world, group, ack_id);
             self.ask(world, request);
         }
+        let ack_id = Some(self.client.fresh_ack_id());
+        let request = event(world, ack_id);
+        self.ask(world, request);
     }
 
     fn ask_again(&mut self, world: &mut World) {
@@ -255,6 +262,12 @@ impl Honest {
         let ack_id = self.ack_id(world);
         let group = world.random_group();
         let request = self.send_to(world, group, ack_id);
+        self.ask(world, request);
+    }
+
+    fn send_event(&mut self, world: &mut World) {
+        let ack_id = self.ack_id(world);
+        let request = event(world, ack_id);
         self.ask(world, request);
     }
 
@@ -472,10 +485,19 @@ pub(crate) fn payload(random: &mut Random, marker: &str, padding: usize) -> Payl
     Payload { kind, bytes: Bytes::from(text) }
 }
 
+/// A user event.
+pub(crate) fn event(world: &mut World, ack_id: Option<AckId>) -> Upstream {
+    world.note(Path::EventSent);
+    let marker = world.fresh_marker();
+    let payload = payload(&mut world.random, &marker, 10);
+    Upstream::Event { event: EventName::raw(), payload, metadata: Metadata::default(), ack_id }
+}
+
 fn with_ack_id(mut request: Upstream, ack_id: Option<AckId>) -> Upstream {
     if let Upstream::JoinGroup { ack_id: slot, .. }
     | Upstream::LeaveGroup { ack_id: slot, .. }
-    | Upstream::SendToGroup { ack_id: slot, .. } = &mut request
+    | Upstream::SendToGroup { ack_id: slot, .. }
+    | Upstream::Event { ack_id: slot, .. } = &mut request
     {
         *slot = ack_id;
     }

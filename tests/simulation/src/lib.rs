@@ -7,7 +7,8 @@
 //!
 //! First everything goes wrong; then the world heals, and everything has to arrive and to settle. What clients asked for
 //! and saw goes to `oncewire-checker`, which judges it and knows nothing of this crate. Beside that the simulation itself
-//! judges only whether the healed world comes to rest, stays there, and leaves nothing behind.
+//! judges only whether the healed world comes to rest, stays there, and leaves nothing behind, and whether the application
+//! hears of the end of each session.
 //!
 //! | file | holds |
 //! |---|---|
@@ -23,6 +24,7 @@
 //! | `network.rs`, `pipe.rs` | sockets, and the client's end of them |
 //! | `actor.rs`, `honest.rs`, `malicious.rs`, `raw.rs` | clients |
 //! | `application.rs` | the application, which asks through the gateway's REST API |
+//! | `handlers.rs` | the application's event handlers |
 //! | `recorder.rs` | the history for the checker |
 //! | `coverage.rs`, `counts.rs`, `trace.rs`, `random.rs` | counts, the trace and its hash, chance |
 
@@ -34,6 +36,7 @@ mod counts;
 mod coverage;
 mod edge;
 mod faults;
+mod handlers;
 mod heal;
 mod honest;
 mod log;
@@ -97,6 +100,8 @@ pub enum Failure {
     Unreadable(String),
     /// A process could not go on from what is stored.
     Unrestorable(String),
+    /// Event handlers were called or told what they should not be, or were never told what they should.
+    Handlers(String),
     /// Driver and core disagree about their contract.
     Driver(String),
 }
@@ -128,6 +133,7 @@ impl fmt::Display for Failure {
             Self::Panicked(what) => write!(f, "panicked: {what}"),
             Self::Unreadable(what) => write!(f, "a record can't be read back: {what}"),
             Self::Unrestorable(what) => write!(f, "a hub can't be restored: {what}"),
+            Self::Handlers(what) => write!(f, "event handlers: {what}"),
             Self::Driver(what) => write!(f, "driver and core disagree: {what}"),
         }
     }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use oncewire_protocol::hub::{AppendId, CheckpointChange};
-use oncewire_protocol::log::{Certainty, Offset, Record, RecordError};
+use oncewire_protocol::log::{Body, Certainty, Offset, Record, RecordError};
+use oncewire_protocol::wire::ConnectionId;
 
 /// Who asked for an append.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -171,6 +172,23 @@ impl Log {
     /// The records between two indexes.
     pub fn read(&self, from: usize, to: usize) -> Vec<(Offset, Arc<Record>)> {
         self.stored[from..to].iter().map(|stored| (stored.offset, Arc::clone(&stored.record))).collect()
+    }
+
+    /// The sessions that it tells of, also where it is trimmed.
+    pub fn opened(&self) -> impl Iterator<Item = &ConnectionId> {
+        self.stored.iter().filter_map(|stored| match &stored.record.body {
+            Body::Opened(opened) => Some(&opened.connection_id),
+            _ => None,
+        })
+    }
+
+    /// Whether it says, up to an offset, that the application was told of a session's end.
+    pub fn has_told(&self, connection_id: &ConnectionId, up_to: Offset) -> bool {
+        let mut stored = self.stored.iter().take_while(|stored| stored.offset <= up_to);
+        stored.any(|stored| match &stored.record.body {
+            Body::Told { connection_ids } => connection_ids.contains(connection_id),
+            _ => false,
+        })
     }
 
     /// The process is gone, with every append that was under way. The first `kept` records are left.

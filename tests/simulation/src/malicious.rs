@@ -14,7 +14,7 @@ use crate::application::as_published;
 use crate::coverage::Path;
 use crate::edge::session_name;
 use crate::heal::Stage;
-use crate::honest::payload;
+use crate::honest::{event, payload};
 use crate::network::Upgrade;
 use crate::pipe::{RawFrame, frame_bytes};
 use crate::world::{Event, World};
@@ -266,9 +266,10 @@ impl Malicious {
     fn fresh(&mut self, world: &mut World) -> Upstream {
         let ack_id = Some(self.next_ack_id);
         self.next_ack_id += world.random.within((1, 3));
-        match world.random.below(5) {
+        match world.random.below(6) {
             0 => Upstream::JoinGroup { group: world.random_group(), ack_id },
             1 => Upstream::LeaveGroup { group: world.random_group(), ack_id },
+            2 => event(world, ack_id),
             _ => self.publish(world, ack_id),
         }
     }
@@ -304,7 +305,11 @@ impl Malicious {
             return;
         }
         let old = self.asked[world.random.index(self.asked.len())].clone();
-        let request = if is_changed { self.publish(world, old.ack_id()) } else { old };
+        let request = match is_changed {
+            true if world.random.permille(200) => event(world, old.ack_id()),
+            true => self.publish(world, old.ack_id()),
+            false => old,
+        };
         self.ask(world, conn, request);
     }
 
@@ -356,11 +361,15 @@ impl Malicious {
     fn write_to_stale(&mut self, world: &mut World) {
         let Some(stale) = self.stale else { return };
         world.note(Path::StaleWrite);
-        match world.random.below(4) {
+        match world.random.below(5) {
             0 => write(world, stale, &Upstream::SequenceAck { sequence_id: self.largest }),
             1 => {
                 world.client_closes(stale, Some(CloseCode::Normal as u16));
                 self.stale = None;
+            }
+            2 => {
+                let request = event(world, Some(UNRECORDED + 4));
+                write(world, stale, &request);
             }
             _ => {
                 let ack_id = world.random.permille(500).then_some(UNRECORDED + 1);
@@ -376,12 +385,8 @@ impl Malicious {
     fn ask_for_what_is_not_offered(&mut self, world: &mut World, conn: u64) {
         let Ok(event) = EventName::new("anything") else { return };
         let payload = payload(&mut world.random, "none", 5);
-        let request = match world.random.below(3) {
+        let request = match world.random.below(2) {
             0 => {
-                let ack_id = Some(UNRECORDED + 2);
-                Upstream::Event { event, payload, metadata: Metadata::default(), ack_id }
-            }
-            1 => {
                 let invocation_id = "1".to_owned();
                 Upstream::Invoke {
                     invocation_id,

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use oncewire_protocol::hub::{
-    AppendId, Checkpointer, CommandId, EventError, Hub, HubSettings, Input, OpenId, Output, Shard,
+    AppendId, Checkpointer, CommandId, Hub, HubSettings, Input, OpenId, Output, Shard,
 };
 use oncewire_protocol::log::{BootId, Record};
 use oncewire_protocol::session::{MemoryBudget, SharedOutbox};
@@ -163,6 +163,10 @@ impl World {
             let node = &mut self.hubs[index];
             node.shards = shards;
             node.checkpointer = Some(checkpointer);
+            for shard in 0..usize::from(count) {
+                let takes = self.weather.takes_disconnected[index];
+                self.send(index, shard, Input::TakesDisconnected(takes), None);
+            }
             self.append_booted(index);
             self.schedule_tails(index);
         }
@@ -174,6 +178,7 @@ impl World {
         self.is_up = false;
         self.is_accepting = false;
         self.lose_answers();
+        self.lose_calls();
         for hub in 0..self.hubs.len() {
             let kept = kept(self, hub);
             let log = &self.hubs[hub].log;
@@ -243,17 +248,19 @@ impl World {
                 Output::Opened { open: OpenId(conn), outcome } => {
                     let is_live = self.hubs[hub].shards[shard].hub.is_live();
                     self.count_opened(is_live, is_resume, &outcome);
+                    if is_resume && outcome.is_ok() {
+                        self.look_at_resumed(hub, conn);
+                    }
                     let event = Event::Attached { hub, shard, conn, process: self.process, outcome };
                     self.schedule_in((0, 1), event);
                 }
                 Output::CommandDone { command: CommandId(command), outcome } => {
                     self.command_done(hub, shard, command, outcome);
                 }
-                Output::Call { call, .. } => {
-                    let answer = Err(EventError::NoHandler);
-                    self.send(hub, shard, Input::Called { call, answer }, None);
-                }
-                Output::CancelCall(_) | Output::Connected(_) | Output::Disconnected(_) => {}
+                Output::Call { call, event } => self.call_handler(hub, shard, call, *event),
+                Output::CancelCall(call) => self.cancel_call(hub, shard, call),
+                Output::Connected(connected) => self.connected(*connected),
+                Output::Disconnected(disconnected) => self.disconnected(hub, shard, &disconnected),
             }
         }
     }

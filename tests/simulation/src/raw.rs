@@ -1,4 +1,5 @@
-//! A client without a subprotocol: each of its frames is a publish without an ack, and it hears bare payloads. It comes
+//! A client without a subprotocol: each of its frames is a publish, or a user event, without an ack, and it hears bare
+//! payloads. It comes
 //! back as a new session whenever it has lost the old one, until the storm is over.
 
 use oncewire_checker::{ClosedBy, Event as Seen};
@@ -13,7 +14,7 @@ use crate::Failure;
 use crate::coverage::Path;
 use crate::edge::session_name;
 use crate::heal::Stage;
-use crate::honest::payload;
+use crate::honest::{event, payload};
 use crate::network::Upgrade;
 use crate::pipe::{RawFrame, frame_bytes};
 use crate::world::{Event, World};
@@ -24,7 +25,8 @@ pub struct Raw {
     hub: usize,
     /// The one group that it is in, by its access token, so that it knows where a message comes from.
     group: GroupName,
-    target: RawTarget,
+    /// Where its frames go; without it they are events.
+    target: Option<RawTarget>,
     /// The session and its socket, as long as it is open.
     open: Option<(String, u64)>,
     /// The socket that is being opened.
@@ -34,8 +36,7 @@ pub struct Raw {
 impl Raw {
     /// A client that has not started.
     pub fn new(index: usize, hub: usize, group: GroupName) -> Self {
-        let target = RawTarget { group: group.clone(), no_echo: false };
-        Self { index, hub, group, target, open: None, opening: None }
+        Self { index, hub, group, target: None, open: None, opening: None }
     }
 
     pub fn opened(&mut self, world: &mut World, conn: u64) {
@@ -84,7 +85,7 @@ impl Raw {
             Some((session, conn)) => {
                 let (session, conn) = (session.clone(), *conn);
                 for _ in 0..world.random.within((1, 4)) {
-                    self.publish(world, &session, conn);
+                    self.write(world, &session, conn);
                 }
             }
         }
@@ -92,33 +93,39 @@ impl Raw {
 
     fn connect(&mut self, world: &mut World) {
         // It may publish to its group only.
-        self.target.group =
-            if world.random.permille(850) { self.group.clone() } else { world.random_group() };
-        self.target.no_echo = world.random.permille(300);
+        let group = if world.random.permille(850) { self.group.clone() } else { world.random_group() };
+        let target = RawTarget { group, no_echo: world.random.permille(300) };
+        self.target = world.random.permille(600).then_some(target);
         let upgrade = Upgrade::Open {
             subprotocol: Subprotocol::Raw,
             roles: vec![format!("webpubsub.sendToGroup.{}", self.group)],
             groups: vec![self.group.clone()],
-            publishes_to: Some(self.target.clone()),
+            publishes_to: self.target.clone(),
         };
         self.opening = Some(world.connect(self.index, self.hub, upgrade));
     }
 
-    fn publish(&self, world: &mut World, session: &str, conn: u64) {
-        let marker = world.fresh_marker();
+    fn write(&self, world: &mut World, session: &str, conn: u64) {
         let kind = world.random.pick(&[Opcode::Text, Opcode::Binary]);
-        let request = Upstream::SendToGroup {
-            group: self.target.group.clone(),
-            payload: payload(&mut world.random, &marker, 20),
-            metadata: Metadata::default(),
-            ack_id: None,
-            no_echo: self.target.no_echo,
-            ttl_seconds: 0,
+        let (request, path) = match &self.target {
+            Some(RawTarget { group, no_echo }) => {
+                let marker = world.fresh_marker();
+                let publish = Upstream::SendToGroup {
+                    group: group.clone(),
+                    payload: payload(&mut world.random, &marker, 20),
+                    metadata: Metadata::default(),
+                    ack_id: None,
+                    no_echo: *no_echo,
+                    ttl_seconds: 0,
+                };
+                (publish, Path::RawPublish)
+            }
+            None => (event(world, None), Path::RawEvent),
         };
         if let Some(event) = world.recorder.request(world.now_us, session, &request) {
             world.record(event);
         }
-        world.note(Path::RawPublish);
+        world.note(path);
         world.client_writes(conn, &frame_bytes(kind, &encode_upstream(Encoding::Raw, &request)));
     }
 

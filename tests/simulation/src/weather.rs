@@ -110,6 +110,14 @@ pub struct Weather {
     pub checkpoint_ms: (u64, u64),
     /// Writes of checkpoints that fail; some of them are stored all the same.
     pub checkpoint_failed: u64,
+    /// How long an event handler takes.
+    pub handler_ms: (u64, u64),
+    /// Calls of event handlers that fail.
+    pub handler_failed: u64,
+    /// How long the application takes to hear of an end.
+    pub told_ms: (u64, u64),
+    /// Whether the application wants to hear of the ends of each hub's sessions.
+    pub takes_disconnected: [bool; 2],
     /// How long a client waits between two actions.
     pub pause_ms: (u64, u64),
     /// Shards of each hub.
@@ -159,6 +167,10 @@ impl Weather {
             checkpoints: checkpoints(random),
             checkpoint_ms: (0, random.pick(&[1, 20, 300])),
             checkpoint_failed: often(random, store_is_bad, 150),
+            handler_ms: (0, random.pick(&[5, 200, 2_500])),
+            handler_failed: random.pick(&[0, 100, 400]),
+            told_ms: (0, random.pick(&[5, 500, 10_000])),
+            takes_disconnected: [random.permille(700), random.permille(700)],
             pause_ms: (5, random.pick(&[100, 300, 800])),
             shards: [random.pick(&[1, 2]), random.pick(&[1, 2, 2])],
             settings: [settings(random), settings(random)],
@@ -183,7 +195,12 @@ impl Weather {
     /// Whether a hub has no reason to end a session whose client keeps coming back.
     pub fn keeps_sessions(&self, hub: usize) -> bool {
         let is_patient = self.settings[hub].session_retention_seconds == RETENTION_SECONDS as u32;
-        self.has_room(hub) && is_patient && !self.has(Fault::ClockForward) && !self.has(Fault::HistoryLoss)
+        let forgives = !self.settings[hub].closes_on_event_failure;
+        self.has_room(hub)
+            && is_patient
+            && forgives
+            && !self.has(Fault::ClockForward)
+            && !self.has(Fault::HistoryLoss)
     }
 
     /// Ends everything that goes wrong.
@@ -192,6 +209,9 @@ impl Weather {
         self.latency_ms = (1, 5);
         self.partial_write = 0;
         self.answer_lost = 0;
+        self.handler_ms = (0, 20);
+        self.handler_failed = 0;
+        self.told_ms = (0, 100);
         self.append_refused = 0;
         self.append_in_doubt = 0;
         self.checkpoint_failed = 0;
@@ -231,7 +251,7 @@ fn settings(random: &mut Random) -> HubSettings {
         ack_window_ids: ack_window_ids(random),
         session_retention_seconds: draw(random, &[8, 3], RETENTION_SECONDS) as u32,
         groups_per_session_max: random.pick(&[100, 100, 3]),
-        closes_on_event_failure: false,
+        closes_on_event_failure: random.permille(200),
     }
 }
 

@@ -8,11 +8,12 @@ use std::task::{Wake, Waker};
 use oncewire_protocol::hub::{Attachment, OpenError};
 use oncewire_protocol::log::{Record, Time};
 use oncewire_protocol::session::MemoryBudget;
-use oncewire_protocol::wire::GroupName;
+use oncewire_protocol::wire::{ConnectionId, GroupName};
 
 use crate::actor::{Actor, GROUPS};
 use crate::application::Asked;
 use crate::coverage::{Coverage, Path};
+use crate::handlers::Handlers;
 use crate::heal::Stage;
 use crate::network::{Answer, Conn};
 use crate::process::HubNode;
@@ -76,6 +77,10 @@ pub enum Event {
     Start,
     /// The application sends a request again.
     AskAgain { number: u64 },
+    /// An event handler answers a call.
+    HandlerAnswers { number: u64 },
+    /// The application has heard of a session's end.
+    EndHeard { connection_id: ConnectionId },
     /// A look at whether the world has settled.
     Look,
 }
@@ -134,6 +139,7 @@ pub struct World {
     /// Sessions that the application has asked to close.
     pub(crate) closed_by_application: BTreeSet<String>,
     pub(crate) next_command: u64,
+    pub(crate) handlers: Handlers,
     pub(crate) conns: BTreeMap<u64, Conn>,
     pub(crate) next_conn: u64,
     /// The groups of each hub.
@@ -176,6 +182,7 @@ impl World {
             next_asked: 0,
             closed_by_application: BTreeSet::new(),
             next_command: 0,
+            handlers: Handlers::default(),
             conns: BTreeMap::new(),
             next_conn: 0,
             groups: (0..GROUPS).filter_map(|n| GroupName::new(&format!("g{n}")).ok()).collect(),
@@ -260,6 +267,8 @@ impl World {
             }
             Event::Start => self.start_process(),
             Event::AskAgain { number } => self.ask_again(number),
+            Event::HandlerAnswers { number } => self.handler_answers(number),
+            Event::EndHeard { connection_id } => self.end_heard(connection_id),
             Event::Look => self.look(),
         }
     }

@@ -5,6 +5,7 @@
 
 mod acks;
 mod deliveries;
+mod events;
 mod membership;
 mod recorders;
 mod script;
@@ -48,7 +49,8 @@ fn judge(cases: &[Case], name: &str) {
 
 #[test]
 fn every_kind_of_violation_is_shown_alone_by_some_case() {
-    let tables = [acks::CASES, deliveries::CASES, membership::CASES, recorders::CASES, sequence::CASES];
+    let tables =
+        [acks::CASES, deliveries::CASES, events::CASES, membership::CASES, recorders::CASES, sequence::CASES];
     let shown: BTreeSet<_> = tables
         .into_iter()
         .flatten()

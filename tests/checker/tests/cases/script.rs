@@ -3,6 +3,7 @@
 //! ```text
 //! open C [hub=H] [plain] [frames] [unordered] [in=G]     drop C    resume C    close C [server|client]
 //! join C G [ID]    leave C G [ID]    pub C G M [ID] [noecho] [ttl=S] [lane=L] [at=MS]
+//! event C M [ID]    call C M CE-ID [state=S]    done C M [reply=M] [state=S]    fail C M    told C NAME CE-ID [state=S]
 //! ok C ID    dup C ID    err C ID NAME [definite]
 //! got C G M [#N]    frame C G M [#N]    (without #N: the next sequence id of that connection; #none: without one)
 //! sack C N    quiesced [at=MS] [C...]    signal N    await N    @RECORDER (the lines that follow are its)
@@ -11,8 +12,8 @@
 use std::collections::HashMap;
 
 use oncewire_checker::{
-    Acked, Closed, ClosedBy, Event, History, Membership, Message, Opened, Publish, Quiesced, RecorderId,
-    SequenceAck, Signal, Socket,
+    Acked, Called, Closed, ClosedBy, Event, Handled, History, Membership, Message, Notified, Opened, Publish,
+    Quiesced, RecorderId, SequenceAck, Signal, Socket, UserEvent,
 };
 
 pub fn history(script: &str) -> History {
@@ -126,6 +127,30 @@ fn event(line: &str, ids: &mut Ids) -> Event {
             ttl_seconds: words.value_number("ttl").map(|ttl| u32::try_from(ttl).expect("a small number")),
             lane: words.value("lane").map(str::to_string),
             at_ms: words.value_number("at"),
+        }),
+        "event" => Event::UserEvent(UserEvent {
+            connection: connection(),
+            message: words.name(2),
+            ack_id: words.number(3),
+        }),
+        "call" => Event::Called(Called {
+            connection: connection(),
+            message: words.name(2),
+            id: words.name(3),
+            state: words.value("state").map(str::to_string),
+        }),
+        "done" | "fail" => Event::Handled(Handled {
+            connection: connection(),
+            message: words.name(2),
+            success: command == "done",
+            reply: words.value("reply").map(str::to_string),
+            state: words.value("state").map(str::to_string),
+        }),
+        "told" => Event::Notified(Notified {
+            connection: connection(),
+            name: words.name(2),
+            id: words.name(3),
+            state: words.value("state").map(str::to_string),
         }),
         "ok" => acked(true, None),
         "dup" => acked(false, Some("Duplicate".to_string())),
