@@ -45,11 +45,13 @@ export class Client {
     client.disconnections = 0;
     client.stopped = false;
     client.messages = [];
+    client.serverMessages = [];
     client.rejoinFailures = [];
     client.sdk.on("connected", (event) => client.connections.push(event));
     client.sdk.on("disconnected", () => client.disconnections++);
     client.sdk.on("stopped", () => (client.stopped = true));
     client.sdk.on("group-message", ({ message }) => client.messages.push(message));
+    client.sdk.on("server-message", ({ message }) => client.serverMessages.push(message));
     client.sdk.on("rejoin-group-failed", (event) => client.rejoinFailures.push(event));
     t.after(() => client.stop());
     return client;
@@ -82,6 +84,17 @@ export class Client {
 
   send(group, text, options) {
     return this.sdk.sendToGroup(group, text, "text", options);
+  }
+
+  /** Sends a user event, by default a text. */
+  event(name, data, options, dataType = "text") {
+    return this.sdk.sendEvent(name, data, dataType, options);
+  }
+
+  /** Waits until the server has sent `count` messages and returns what they hold. */
+  async replies(count) {
+    await until(`${count} messages of the server`, () => this.serverMessages.length >= count);
+    return this.serverMessages.map(({ data }) => (data instanceof ArrayBuffer ? Buffer.from(data) : data));
   }
 
   /**

@@ -1,5 +1,5 @@
 /**
- * A client without a subprotocol, on the public WebSocket library alone: bare payloads, to one group.
+ * A client without a subprotocol, on the public WebSocket library alone: bare payloads, to one group or as events.
  */
 import WebSocket from "ws";
 
@@ -7,14 +7,19 @@ import { clientUrl } from "./client.js";
 import { until, within } from "./waiting.js";
 
 export class RawClient {
-  /** Connects and publishes to `group`. `token` are the claims; it is closed after test `t`. */
-  static async connect(t, via, group, token = {}) {
+  /**
+   * Connects and publishes to `group`, or sends events without one. `token` are the claims, `offer` are subprotocols
+   * that the gateway does not speak; it is closed after test `t`.
+   */
+  static async connect(t, via, group, token = {}, offer = []) {
     const client = new RawClient();
     client.messages = [];
     const url = new URL(await clientUrl(via.endpoint, token));
-    url.searchParams.set("webpubsub_mode", "sendToGroup");
-    url.searchParams.set("group", group);
-    client.socket = new WebSocket(url);
+    if (group) {
+      url.searchParams.set("webpubsub_mode", "sendToGroup");
+      url.searchParams.set("group", group);
+    }
+    client.socket = new WebSocket(url, offer);
     client.socket.on("message", (data, isBinary) => client.messages.push(isBinary ? data : data.toString()));
     client.socket.on("close", (code) => (client.closedWith = code));
     t.after(() => client.socket.terminate());
