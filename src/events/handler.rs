@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::http::header::{AUTHORIZATION, COOKIE};
@@ -12,7 +11,7 @@ use futures_util::FutureExt;
 use http_body_util::Full;
 use oncewire_protocol::wire::HubName;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::EventsError;
 use super::attempts::{attempts, may_change};
@@ -50,9 +49,6 @@ pub(super) struct Handler {
     connected: Semaphore,
     disconnected: Semaphore,
     failures: Mutex<Episode>,
-    is_failing: AtomicBool,
-    /// Tells those that wait for it that it answers again.
-    recovered: Notify,
 }
 
 /// Why an event did not get an answer.
@@ -120,8 +116,6 @@ impl Handler {
             connected: Semaphore::new(telling_max),
             disconnected: Semaphore::new(telling_max),
             failures: Mutex::default(),
-            is_failing: AtomicBool::new(false),
-            recovered: Notify::new(),
         })
     }
 
@@ -141,10 +135,10 @@ impl Handler {
     }
 
     /// A place for an event that a client waits for, if there is one.
-    pub(super) fn place(&self) -> Option<OwnedSemaphorePermit> {
+    pub(super) fn place(&self, event: &str) -> Option<OwnedSemaphorePermit> {
         let place = Arc::clone(&self.waited_for).try_acquire_owned().ok();
         if place.is_none() {
-            self.log(&"requests_max events are under way: further ones are refused");
+            self.report(event, &"requests_max events are under way: further ones are refused");
         }
         place
     }
@@ -153,7 +147,10 @@ impl Handler {
     pub(super) fn place_to_tell_connected(&self) -> Option<OwnedSemaphorePermit> {
         let place = Arc::clone(&self.connected_places).try_acquire_owned().ok();
         if place.is_none() {
-            self.log(&"too many sessions begin: it is not told of all of them");
+            self.report(
+                SystemEvent::Connected.name(),
+                &"too many sessions begin: it is not told of all of them",
+            );
         }
         place
     }
@@ -169,8 +166,8 @@ impl Handler {
         let _turn = self.connected.acquire().await;
         match self.ask(event, jars).await {
             Ok(answer) if answer.status.is_success() => {}
-            Ok(answer) => self.report(&answer.status),
-            Err(failure) => self.report(&failure),
+            Ok(answer) => self.report(event.kind.name(), &answer.status),
+            Err(failure) => self.report(event.kind.name(), &failure),
         }
     }
 
@@ -181,34 +178,23 @@ impl Handler {
         match self.exchange(event, jars, &[]).await {
             Ok(answer) if answer.status.is_success() => true,
             Ok(answer) => {
-                self.report(&answer.status);
+                self.report(event.kind.name(), &answer.status);
                 !may_change(answer.status)
             }
             Err(failure) => {
-                self.report(&failure);
+                self.report(event.kind.name(), &failure);
                 failure.is_final()
             }
         }
     }
 
-    /// Completes when the handler answers again after it has failed.
-    pub(super) async fn recovered(&self) {
-        self.recovered.notified().await;
-    }
-
-    /// Takes note of a failure.
-    pub(super) fn report(&self, failure: &dyn fmt::Display) {
-        self.is_failing.store(true, Ordering::Relaxed);
-        self.log(failure);
-    }
-
-    /// Failures that follow closely are not worth a warning each.
-    fn log(&self, failure: &dyn fmt::Display) {
+    /// Logs that an event of this name failed; those that follow closely are not worth a warning each.
+    pub(super) fn report(&self, event: &str, failure: &dyn fmt::Display) {
         let (hub, handler) = (&self.hub, &self.settings.url_template);
         if self.failures.lock().is_news(Instant::now()) {
-            tracing::warn!(%hub, %handler, %failure, "an event handler fails");
+            tracing::warn!(%hub, %handler, event, %failure, "an event handler fails");
         } else {
-            tracing::debug!(%hub, %handler, %failure, "an event handler fails");
+            tracing::debug!(%hub, %handler, event, %failure, "an event handler fails");
         }
     }
 
@@ -237,7 +223,6 @@ impl Handler {
             .map_err(|_| Failure::TimedOut(self.timeout))??;
         if answer.status.is_success() {
             jars.keep(&owner, &uri, &answer.headers);
-            self.succeeded();
         }
         Ok(answer)
     }
@@ -260,13 +245,6 @@ impl Handler {
         *request.uri_mut() = uri;
         *request.headers_mut() = headers;
         Ok(request)
-    }
-
-    fn succeeded(&self) {
-        if self.is_failing.load(Ordering::Relaxed) && self.is_failing.swap(false, Ordering::Relaxed) {
-            tracing::debug!(hub = %self.hub, handler = %self.settings.url_template, "an event handler answers again");
-            self.recovered.notify_waiters();
-        }
     }
 }
 

@@ -155,7 +155,9 @@ impl EventHandlers for Events {
             let Connecting { user_id, roles, groups, .. } = connecting;
             return ready(Ok(Accepted { user_id, roles, groups, subprotocol: None, state: None })).boxed();
         };
-        let Some(place) = handler.place() else { return ready(Err(ConnectRefused::Busy)).boxed() };
+        let Some(place) = handler.place(SystemEvent::Connect.name()) else {
+            return ready(Err(ConnectRefused::Busy)).boxed();
+        };
         let shared = Arc::clone(&self.0);
         async move {
             let _place = place;
@@ -182,7 +184,9 @@ impl EventHandlers for Events {
         let Some(handler) = self.0.routes().user_event(hub, event.event.as_str()).map(Arc::clone) else {
             return ready(Err(EventError::NoHandler)).boxed();
         };
-        let Some(place) = handler.place() else { return ready(Err(EventError::Busy)).boxed() };
+        let Some(place) = handler.place(event.event.as_str()) else {
+            return ready(Err(EventError::Busy)).boxed();
+        };
         let (shared, hub) = (Arc::clone(&self.0), hub.clone());
         async move {
             let _place = place;
@@ -212,7 +216,7 @@ impl Shared {
 
     async fn connect(&self, handler: &Handler, connecting: Connecting) -> Result<Accepted, ConnectRefused> {
         let failed = |failure: &dyn std::fmt::Display| {
-            handler.report(failure);
+            handler.report(SystemEvent::Connect.name(), failure);
             ConnectRefused::Failed
         };
         let event = Event {
@@ -245,11 +249,11 @@ impl Shared {
         hub: &HubName,
         event: UserEvent,
     ) -> Result<Handled, EventError> {
+        let UserEvent { subject, id, time, event: name, payload, metadata } = &event;
         let failed = |failure: &dyn std::fmt::Display| {
-            handler.report(failure);
+            handler.report(name.as_str(), failure);
             EventError::Failed
         };
-        let UserEvent { subject, id, time, event: name, payload, metadata } = &event;
         let body = (request::content_type(payload.kind), payload.bytes.clone());
         let mut event = Event::of_session(Kind::User(name), hub, subject, (*id, *time), body);
         event.metadata = Some(metadata);
@@ -276,7 +280,6 @@ impl Shared {
             }
             tokio::select! {
                 () = tokio::time::sleep(backoff.delay(&handler.delays)) => {}
-                () = handler.recovered() => {}
                 _ = changes.changed() => {}
             }
         }

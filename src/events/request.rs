@@ -83,7 +83,7 @@ pub(super) struct Sender {
 pub(super) struct BadHeader(&'static str);
 
 impl SystemEvent {
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Connect => "connect",
             Self::Connected => "connected",
