@@ -39,8 +39,8 @@ pub struct EventHandler {
     pub abuse_protection: bool,
 
     /// How long one event may take, in seconds, with all attempts and the reading of the answer. Default 100, 1 to 600.
-    /// Cost: the client's later requests wait as long. Danger: a client that waits for `connect` gives up after 30
-    /// seconds, and [`Config::handshake_timeout_seconds`](super::Config::handshake_timeout_seconds) bounds that too.
+    /// Cost: the client's later requests wait as long. Danger: a client that waits for `connect` may give up earlier;
+    /// [`Config::handshake_timeout_seconds`](super::Config::handshake_timeout_seconds) does not count meanwhile.
     #[serde(default = "timeout_seconds")]
     pub timeout_seconds: u64,
 

@@ -29,6 +29,7 @@ export class Application {
     application.events = [];
     application.preflights = [];
     application.turnedAway = [];
+    application.cancelled = [];
     application.errors = [];
     application.answers = {};
     application.past = new Set();
@@ -59,6 +60,7 @@ export class Application {
     this.events.length = 0;
     this.preflights.length = 0;
     this.turnedAway.length = 0;
+    this.cancelled.length = 0;
     this.answers = {};
   }
 
@@ -68,6 +70,11 @@ export class Application {
    */
   answer(hub, kind, answer) {
     this.answers[`${hub}/${kind}`] = answer;
+  }
+
+  /** Waits until the gateway has cancelled the request of an event. */
+  cancellationOf({ id }) {
+    return until("a cancellation", () => this.cancelled.includes(id));
   }
 
   /** Events of a hub, in the order of their arrival. */
@@ -109,10 +116,11 @@ export class Application {
     this.process?.child.stdin.write(`${JSON.stringify(line)}\n`);
   }
 
-  async #hear({ url, preflight, turnedAway, counts, event }) {
+  async #hear({ url, preflight, turnedAway, cancelled, counts, event }) {
     if (url) this.url = url;
     if (preflight) this.preflights.push(preflight);
     if (turnedAway) this.turnedAway.push(turnedAway);
+    if (cancelled) this.cancelled.push(cancelled);
     if (counts) this.counted = counts;
     if (!event) return;
     if (!this.past.has(event.context.connectionId)) this.events.push(event);

@@ -36,7 +36,10 @@ function tell(hub, kind, request, response) {
   const { http, answer } = exchange.getStore();
   if ("data" in rest) rest.data = encoded(rest.data);
   const id = ++lastId;
-  if (response) waiting.set(id, { kind, response, answer });
+  if (response) {
+    waiting.set(id, { kind, response, answer });
+    answer.on("close", () => answer.writableFinished || say({ cancelled: id }));
+  }
   say({ event: { id, hub, kind, context, ...rest, wire: http.headers, path: http.path } });
 }
 

@@ -62,6 +62,34 @@ test("a drop that is recovered tells the application nothing, and its notes stay
   assert.deepEqual(heardOf(client.connectionId), ["connect", "connected", "user", "user", "user", "disconnected"]);
 });
 
+test("an event that is being handled when the socket is lost goes on, and its reply is there after the recovery", async (t) => {
+  const gate = new Gate();
+  application.answer("chat", "user", () => gate.pass().then(() => reply("done", "text")));
+  const client = await connectJson(t);
+  client.send({ type: "event", event: "e", dataType: "text", data: "x", ackId: 1 });
+  await application.seen("chat", 1, "user");
+  await client.lose();
+  await client.recover();
+  await client.ping();
+  gate.open();
+  assert.ok((await client.ack(1)).success);
+  assert.deepEqual(client.of("message").map(({ data }) => data), ["done"]);
+  assert.equal(application.of("chat", "user").length, 1);
+  assert.deepEqual(application.cancelled, []);
+});
+
+test("an event of a raw client that has gone is cancelled", async (t) => {
+  const gate = new Gate();
+  t.after(() => gate.open());
+  application.answer("chat", "user", () => gate.pass());
+  const raw = await RawClient.connect(t, gateway);
+  raw.send("x");
+  const [event] = await application.seen("chat", 1, "user");
+  raw.socket.terminate();
+  await application.cancellationOf(event);
+  await application.seen("chat", 1, "disconnected");
+});
+
 test("a session that nobody comes back to has one end (10)", async (t) => {
   const client = await connectJson(t, undefined, "brief");
   await client.lose();

@@ -193,6 +193,20 @@ test("a slow handler: requests wait in order, pings and sequence acks do not (9)
   assert.deepEqual(handled, ["1", "another client's is handled", "3", "5"]);
 });
 
+test("more requests than may wait: reading stops, and all are handled in order (9)", async (t) => {
+  const EVENTS = 1_500;
+  const gate = new Gate();
+  application.answer("chat", "user", () => gate.pass());
+  const client = await connectJson(t);
+  const numbers = Array.from({ length: EVENTS }, (_, number) => number + 1);
+  client.send(...numbers.map((number) => event(number, `${number}`)));
+  await application.seen("chat", 1, "user");
+  gate.open();
+  await client.received("ack", EVENTS);
+  assert.deepEqual(client.of("ack").map(({ ackId, success }) => success && ackId), numbers);
+  assert.deepEqual(application.of("chat", "user").map(({ data }) => Number(data)), numbers);
+});
+
 test("20,000 deliveries to a client whose handler takes its time: nothing overflows (9)", async (t) => {
   const MESSAGES = 20_000;
   const gate = new Gate();
