@@ -19,7 +19,12 @@ client.on("connected", () => console.log(`you are in ${room}`));
 client.on("group-message", ({ message }) => console.log(`${message.data.from}: ${message.data.text}`));
 client.on("server-message", ({ message }) => console.log(`(that was number ${message.data.said})`));
 
-await client.start();
+try {
+  await client.start();
+} catch ({ message }) {
+  console.log(`(not in: ${message})`);
+  process.exit(1);
+}
 // With an id of our own the SDK's retries repeat it, and nothing is said twice.
 let ackId = 0;
 for await (const line of readline.createInterface({ input: process.stdin })) {

@@ -14,6 +14,7 @@ const CONNECTION_STRING =
   process.env.ONCEWIRE_CONNECTION_STRING ??
   "Endpoint=http://127.0.0.1:8080;AccessKey=the-key-of-this-example-which-everybody-knows;Version=1.0;";
 
+/** Of people and of rooms. */
 const NAME = /^[a-z]{2,20}$/;
 const RESERVED_NAMES = ["admin", "system"];
 const TEXT_CHARACTERS_MAX = 500;
@@ -31,11 +32,11 @@ const handler = new WebPubSubEventHandler(HUB, {
 
   handleConnect({ context, queries }, response) {
     const name = context.userId ?? "";
-    if (!NAME.test(name) || RESERVED_NAMES.includes(name)) {
+    const room = queries.room?.at(-1) ?? "lobby";
+    if (!NAME.test(name) || RESERVED_NAMES.includes(name) || !NAME.test(room)) {
       console.log(`${JSON.stringify(name)} may not come in`);
       return response.fail(403, "choose another name");
     }
-    const room = queries.room?.at(-1) || "lobby";
     response.setState("room", room);
     response.setState("said", 0);
     // Everybody hears the room; to be heard one has to go through this server.
@@ -80,7 +81,7 @@ app.use(handler.getMiddleware());
 
 /** Where a real application would look at a cookie: here one is whoever one says. */
 app.get("/negotiate", async (request, response) => {
-  const { name, room = "lobby" } = request.query;
+  const { name = "", room = "lobby" } = request.query;
   const { url } = await gateway.getClientAccessToken({ userId: `${name}` });
   const clientUrl = new URL(url);
   clientUrl.searchParams.set("room", `${room}`);

@@ -69,6 +69,8 @@ test("two people chat, also across a crash, and one who may not come in does not
 
   ann.child.stdin.end();
   assert.equal((await within("ann's end", ann.ended)).code, 0);
-  run(t, "client.js", ["admin"], { CHAT_SERVER });
-  await server.printed('"admin" may not come in');
+  const admin = run(t, "client.js", ["admin"], { CHAT_SERVER });
+  assert.equal((await within("the admin's end", admin.ended)).code, 1);
+  assert.match(admin.lines.join(), /not in: .*403/);
+  assert.ok(server.lines.includes('"admin" may not come in'));
 });
