@@ -9,6 +9,7 @@
 //! keeps is there; then the shards are ready to fold the rest. How many shards there are may have changed meanwhile.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -186,6 +187,7 @@ fn covered(
 struct Wanted {
     /// Sorted, each once.
     names: Vec<MessageRef>,
+    places: Places,
     found: Vec<Option<Arc<SharedMessage>>>,
     /// All before it are found.
     next: usize,
@@ -205,7 +207,8 @@ impl Wanted {
             Ok(Some(SharedMessage::new(*name, message, expires_at, budget)))
         };
         let found = names.iter().map(copy).collect::<Result<_, CheckpointError>>()?;
-        let mut wanted = Self { names, found, next: 0 };
+        let places = Places::of(&names);
+        let mut wanted = Self { names, places, found, next: 0 };
         wanted.pass_over_found();
         Ok(wanted)
     }
@@ -238,7 +241,85 @@ impl Wanted {
     }
 
     fn get(&self, name: MessageRef) -> Option<Arc<SharedMessage>> {
-        let at = self.names.binary_search(&name).ok()?;
+        let near = self.places.near(name)?;
+        let at = near.start + self.names.get(near)?.binary_search(&name).ok()?;
         self.found[at].clone()
+    }
+}
+
+/// Where to look for a name among sorted ones. Their offsets are divided into equal stretches, about as many as there are
+/// names: many sessions may keep the same messages, and a search through all names for each would be felt.
+#[derive(Debug)]
+struct Places {
+    first: Offset,
+    /// A stretch has two to the power of this many offsets. Below 64: only several names span anything.
+    stretch_bits: u32,
+    /// Where the names of each stretch begin, and the end of the last one.
+    begins: Vec<usize>,
+}
+
+impl Places {
+    fn of(names: &[MessageRef]) -> Self {
+        let first = names.first().map_or(Offset(0), |name| name.offset);
+        let span = names.last().map_or(0, |name| name.offset.0 - first.0);
+        let stretch_bits = u64::BITS - (span / names.len().max(1) as u64).leading_zeros();
+        let mut places = Self { first, stretch_bits, begins: Vec::with_capacity(names.len() + 2) };
+        for (at, name) in names.iter().enumerate() {
+            let stretch = places.stretch(name.offset).unwrap_or_default();
+            while places.begins.len() <= stretch {
+                places.begins.push(at);
+            }
+        }
+        places.begins.push(names.len());
+        places
+    }
+
+    fn near(&self, name: MessageRef) -> Option<Range<usize>> {
+        let stretch = self.stretch(name.offset)?;
+        Some(*self.begins.get(stretch)?..*self.begins.get(stretch + 1)?)
+    }
+
+    fn stretch(&self, offset: Offset) -> Option<usize> {
+        usize::try_from(offset.0.checked_sub(self.first.0)? >> self.stretch_bits).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(all: &[(u64, u32)]) -> Vec<MessageRef> {
+        all.iter().map(|(offset, part)| MessageRef { offset: Offset(*offset), part: *part }).collect()
+    }
+
+    #[test]
+    fn every_name_is_found_where_it_is_and_no_other() {
+        let far = u64::MAX;
+        let scattered: Vec<_> = (0..1000).map(|n: u64| (7 + n * n * n, (n % 3) as u32)).collect();
+        for all in [
+            &[][..],
+            &[(5, 0)],
+            &[(0, 0), (0, 1), (0, 2)],
+            &[(1, 0), (2, 0), (3, 0), (3, 5), (9, 0)],
+            &[(0, 0), (far, 0), (far, 1)],
+            &[(far - 1, 0), (far, 0)],
+            &scattered,
+        ] {
+            let names = names(all);
+            let places = Places::of(&names);
+            assert!(places.begins.len() <= names.len() + 2, "{all:?}");
+            let find = |name| {
+                let near: Range<usize> = places.near(name)?;
+                Some(near.start + names[near].binary_search(&name).ok()?)
+            };
+            for (at, name) in names.iter().enumerate() {
+                assert_eq!(find(*name), Some(at), "{all:?} {name:?}");
+                assert_eq!(find(MessageRef { part: name.part + 7, ..*name }), None);
+            }
+            for offset in [0, 4, 6, 100, far / 2, far] {
+                let name = MessageRef { offset: Offset(offset), part: 99 };
+                assert_eq!(find(name), None, "{all:?} {offset}");
+            }
+        }
     }
 }

@@ -30,15 +30,16 @@ const OPTIONS: OpenOptions = OpenOptions { cache_bytes: CACHE_BYTES, syncs: true
 struct TooLarge {
     /// Up to this size it never is, in bytes.
     file_bytes_min: u64,
-    /// How many times its content it is at least.
-    factor: u64,
+    /// How large it is at least, in percent of its content.
+    content_percent: u64,
 }
 
 /// While checkpoints are being written. A redb page is up to twice its content, and a file up to twice its pages; and what
 /// a round replaces is used again in the next one.
-const TOO_LARGE_IN_USE: TooLarge = TooLarge { file_bytes_min: 16 * 1024 * 1024, factor: 6 };
-/// While nothing is written. One that has just been written anew is smaller.
-const TOO_LARGE_AT_REST: TooLarge = TooLarge { file_bytes_min: 4 * 1024 * 1024, factor: 2 };
+const TOO_LARGE_IN_USE: TooLarge = TooLarge { file_bytes_min: 16 * 1024 * 1024, content_percent: 600 };
+/// While nothing is written. One that has just been written anew in the order of its keys is smaller, as far as what
+/// remains of each page, or of the power of two of pages that a large part takes, is a third on average.
+const TOO_LARGE_AT_REST: TooLarge = TooLarge { file_bytes_min: 4 * 1024 * 1024, content_percent: 150 };
 
 /// The log's epoch: 16 bytes, u128 LE.
 const EPOCH_KEY: &str = "epoch";
@@ -244,7 +245,7 @@ impl Meta {
         let Some(mut guard) = self.file.try_write() else { return Ok(()) };
         let Some(file) = &*guard else { return Ok(()) };
         let file_bytes = file.file.len().unwrap_or(0);
-        let enough_bytes = self.sizes.lock().content_bytes.saturating_mul(too_large.factor);
+        let enough_bytes = self.sizes.lock().content_bytes.saturating_mul(too_large.content_percent) / 100;
         if file_bytes < too_large.file_bytes_min.max(enough_bytes) {
             return Ok(());
         }

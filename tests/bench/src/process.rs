@@ -1,7 +1,7 @@
 //! The server under test as a child process: started on a chosen core, awaited, and ended with its handle.
 
 use std::io::{BufRead as _, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
@@ -77,6 +77,27 @@ impl Drop for Running {
         // Both fail only if the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// A directory of this run, which is removed in the end.
+pub struct ScratchDirectory(PathBuf);
+
+impl ScratchDirectory {
+    /// One below `parent`, not made yet.
+    pub fn of_run(parent: &Path, benchmark: &str) -> Self {
+        Self(parent.join(format!("oncewire-bench-{benchmark}-{}", std::process::id())))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for ScratchDirectory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 

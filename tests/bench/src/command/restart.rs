@@ -1,5 +1,6 @@
 //! `restart`: how long a hub with many sessions takes to come back after a kill, and what it takes on the disk.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use oncewire::config::Config;
 use oncewire::config::Durability;
 use oncewire::engine::{Engine, HubHandle, HubUnavailable, NewSession, Socket};
 use oncewire::store::{EmbeddedStore, Store};
-use oncewire_protocol::log::BootId;
+use oncewire_protocol::log::{BootId, ChunkCheckpoint};
 use oncewire_protocol::session::Request;
 use oncewire_protocol::wire::{
     ConnectionId, GroupName, HubName, Metadata, Payload, PayloadKind, Subprotocol, Upstream,
@@ -21,6 +22,7 @@ use oncewire_protocol::wire::{
 use serde::Serialize;
 
 use crate::compare::parse_seconds;
+use crate::process::ScratchDirectory;
 use crate::procfs::{Machine, resident_bytes};
 use crate::report;
 
@@ -32,8 +34,10 @@ const OPENING: usize = 256;
 ///
 /// A process opens sessions, each in one of many groups, and publishes to the groups in turn; the sessions acknowledge all
 /// but the last messages. Then it is killed with SIGKILL, and another process starts on the same directory. Sockets are
-/// left out: both drive the engine itself. Disk use is looked at again when the hub has been at rest for a while, and
-/// compared with what it has to keep: the sessions' checkpoints and each unacknowledged message once.
+/// left out: both drive the engine itself. The sessions come back and acknowledge again what they had acknowledged, as
+/// clients do with what is sent to them a second time: an acknowledgement is not in the log. Disk use is looked at again
+/// when the hub has been at rest for a while, and compared with what it keeps then: the sessions' checkpoints and the
+/// payload of each unacknowledged message once.
 #[derive(clap::Args)]
 pub struct RestartArgs {
     /// Where files are made, and removed again: on the disk that is to be measured.
@@ -94,18 +98,11 @@ struct Report {
     open_resident_bytes: u64,
     /// Disk use after the rest.
     rest_disk_bytes: u64,
-    /// What the hub has to keep.
+    /// What the hub keeps then.
     kept_bytes: u64,
+    /// Messages among it, each counted once.
+    kept_messages: u64,
     rest_disk_to_kept: f64,
-}
-
-/// A directory that is removed in the end.
-struct Directory(PathBuf);
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 /// A process that is killed in the end.
@@ -124,34 +121,37 @@ impl Drop for Process {
 /// A process fails, or the directory cannot be used.
 pub fn run(args: &RestartArgs) -> Result<()> {
     let machine = Machine::describe()?;
-    let directory = Directory(args.directory.join(format!("oncewire-bench-restart-{}", std::process::id())));
+    let scratch = ScratchDirectory::of_run(&args.directory, "restart");
+    let directory = scratch.path();
     let load = args.load;
     let began = Instant::now();
-    drop(start(&directory.0, load, true)?);
+    drop(start(directory, load, true)?);
     let fill_seconds = began.elapsed().as_secs_f64();
-    let killed_disk_bytes = disk_bytes(&directory.0)?;
+    let killed_disk_bytes = disk_bytes(directory)?;
 
     let began = Instant::now();
-    let opened = start(&directory.0, load, false)?;
+    let opened = start(directory, load, false)?;
     let open_seconds = began.elapsed().as_secs_f64();
     let open_resident_bytes = resident_bytes(opened.0.id())?;
     std::thread::sleep(args.rest);
     drop(opened);
-    let rest_disk_bytes = disk_bytes(&directory.0)?;
-    let messages = u64::from(load.groups) * u64::from(load.payload_bytes);
-    let kept_bytes = checkpoint_bytes(&directory.0)? + messages * u64::from(load.unacknowledged);
+    let rest_disk_bytes = disk_bytes(directory)?;
+    let payload_bytes = u64::from(load.payload_bytes);
+    let (checkpoint_bytes, kept_messages) = kept(directory)?;
+    let kept_bytes = checkpoint_bytes + kept_messages * payload_bytes;
     let report = Report {
         benchmark: "restart",
         command: report::command_line(),
         machine,
         load,
-        published_bytes: messages * u64::from(load.messages),
+        published_bytes: u64::from(load.groups) * u64::from(load.messages) * payload_bytes,
         fill_seconds,
         killed_disk_bytes,
         open_seconds,
         open_resident_bytes,
         rest_disk_bytes,
         kept_bytes,
+        kept_messages,
         rest_disk_to_kept: rest_disk_bytes as f64 / kept_bytes as f64,
     };
     writeln!(
@@ -262,14 +262,20 @@ async fn started(engine: &Engine) -> Result<HubHandle> {
     }
 }
 
-/// Attaches all sessions.
+/// Attaches all sessions. Each acknowledges again all but its last messages.
 async fn resume_all(hub: &HubHandle, load: Load) -> Result<Vec<Socket>> {
-    let resume = |n: u32| resume(hub.clone(), name(n));
+    let resume = |n: u32| resume(hub.clone(), name(n), load.unacknowledged as usize);
     futures_util::stream::iter((0..load.sessions).map(resume)).buffered(OPENING).try_collect().await
 }
 
-async fn resume(hub: HubHandle, name: String) -> Result<Socket> {
-    Ok(hub.resume(ConnectionId::new(&name), Subprotocol::JsonReliable).await?)
+async fn resume(hub: HubHandle, name: String, unacknowledged: usize) -> Result<Socket> {
+    let socket = hub.resume(ConnectionId::new(&name), Subprotocol::JsonReliable).await?;
+    let ids: Vec<u64> = socket.attachment().outbox.lock().unacknowledged().map(|(id, _)| id).collect();
+    let acknowledged = ids.len().saturating_sub(unacknowledged);
+    if let Some(sequence_id) = acknowledged.checked_sub(1).map(|last| ids[last]) {
+        socket.attachment().receive(Upstream::SequenceAck { sequence_id });
+    }
+    Ok(socket)
 }
 
 fn name(n: u32) -> String {
@@ -306,17 +312,22 @@ fn message(group_number: u32, load: Load) -> Result<Request> {
     Ok(Request { message, bytes })
 }
 
-/// What the sessions' checkpoints take.
-fn checkpoint_bytes(directory: &Path) -> Result<u64> {
+/// What the sessions' checkpoints take, in bytes, and how many messages they name.
+fn kept(directory: &Path) -> Result<(u64, u64)> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let store = EmbeddedStore::open(directory, |_| Durability::Os)?;
         let mut chunks = store.open(&HubName::new(HUB)?).await?.load_all("chunk/");
-        let mut bytes = 0;
+        let (mut bytes, mut messages) = (0, BTreeSet::new());
         while let Some(portion) = chunks.next().await {
-            bytes += portion?.iter().map(|(_, chunk)| chunk.bytes.len() as u64).sum::<u64>();
+            for (_, chunk) in portion? {
+                bytes += chunk.bytes.len() as u64;
+                let sessions = ChunkCheckpoint::decode(chunk.bytes)?.sessions;
+                let named = sessions.iter().flat_map(|session| &session.unacknowledged);
+                messages.extend(named.map(|(_, message)| *message));
+            }
         }
-        Ok(bytes)
+        Ok((bytes, messages.len() as u64))
     })
 }
 
