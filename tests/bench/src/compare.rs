@@ -16,15 +16,22 @@ use crate::procfs::Machine;
 use crate::report;
 use crate::stats::Summary;
 
-/// Which server is compared with the floor.
+/// How the gateway is run.
 #[derive(clap::Args, Clone, Debug)]
-pub struct ServerArgs {
+pub struct GatewayArgs {
     /// The gateway's binary; it is run as `BINARY serve --listen 127.0.0.1:0 --access-key KEY`.
     #[arg(long, default_value = "target/release/oncewire", value_name = "BINARY")]
     gateway: PathBuf,
     /// One more argument for the gateway's `serve`; may be given several times.
     #[arg(long = "gateway-arg", value_name = "ARGUMENT", allow_hyphen_values = true)]
     gateway_arguments: Vec<String>,
+}
+
+/// Which server is compared with the floor.
+#[derive(clap::Args, Clone, Debug)]
+pub struct ServerArgs {
+    #[command(flatten)]
+    gateway: GatewayArgs,
     /// Measures the floor in the gateway's place: how far the ratio is from 1 is the noise of this machine.
     #[arg(long)]
     floor_against_itself: bool,
@@ -35,24 +42,52 @@ pub struct ServerArgs {
 pub struct CompareArgs {
     #[command(flatten)]
     server: ServerArgs,
-    /// How many times each of the two is measured, with a fresh process each time.
+    #[command(flatten)]
+    turns: TurnsArgs,
+}
+
+/// How often, how long and on which cores is measured.
+#[derive(clap::Args, Clone, Debug)]
+pub struct TurnsArgs {
+    /// How many times each side is measured, with a fresh process each time.
     #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: u32,
+    pub rounds: u32,
     /// Seconds of load before counting begins.
     #[arg(long, default_value = "1", value_parser = parse_seconds, value_name = "SECONDS")]
-    warmup: Duration,
+    pub warmup: Duration,
     /// Seconds of load that are counted.
     #[arg(long, default_value = "3", value_parser = parse_seconds, value_name = "SECONDS")]
-    measured: Duration,
+    pub measured: Duration,
     /// The core that the servers are pinned to.
     #[arg(long, default_value_t = 0)]
-    server_core: usize,
+    pub server_core: usize,
     /// The core that the load generator is pinned to.
     #[arg(long, default_value_t = 1)]
     generator_core: usize,
     /// Niceness of generator and servers; below 0 takes privileges, and helps where others use the machine too.
     #[arg(long, default_value_t = 0, allow_negative_numbers = true)]
     nice: i32,
+}
+
+impl GatewayArgs {
+    /// The gateway, with these arguments before the given ones.
+    pub fn server(&self, arguments: &[String]) -> Server {
+        let arguments = [arguments, &self.gateway_arguments].concat();
+        Server::Gateway { binary: self.gateway.clone(), arguments }
+    }
+}
+
+impl TurnsArgs {
+    /// Makes this process the generator, on its core and with its niceness.
+    ///
+    /// # Errors
+    /// It may not have that core or niceness.
+    pub fn begin(&self) -> Result<Window> {
+        rustix::process::setpriority_process(None, self.nice)
+            .with_context(|| format!("cannot set niceness {}", self.nice))?;
+        process::pin(self.generator_core)?;
+        Ok(Window { warmup: self.warmup, measured: self.measured })
+    }
 }
 
 /// A comparison: one kind of operation, and the values of the one setting that is varied.
@@ -73,7 +108,7 @@ impl ServerArgs {
         if self.floor_against_itself {
             return Server::Floor;
         }
-        Server::Gateway { binary: self.gateway.clone(), arguments: self.gateway_arguments.clone() }
+        self.gateway.server(&[])
     }
 }
 
@@ -88,32 +123,30 @@ impl Comparison<'_> {
         mut measure: impl FnMut(&Subject, Window, u32) -> Result<Measurement>,
     ) -> Result<()> {
         let machine = Machine::describe()?;
-        rustix::process::setpriority_process(None, args.nice)
-            .with_context(|| format!("cannot set niceness {}", args.nice))?;
-        process::pin(args.generator_core)?;
-        let window = Window { warmup: args.warmup, measured: args.measured };
+        let CompareArgs { server: compared, turns } = args;
+        let window = turns.begin()?;
         let (name, values) = self.setting;
         let mut cells: Vec<(u32, Vec<Round>)> = values.iter().map(|value| (*value, Vec::new())).collect();
-        for index in 0..args.rounds {
+        for index in 0..turns.rounds {
             for (value, rounds) in &mut cells {
                 let mut one = |server: Server| -> Result<Measurement> {
-                    let running = server.start(Some(args.server_core))?;
+                    let running = server.start(Some(turns.server_core))?;
                     let subject = Subject { endpoint: running.endpoint.clone(), pid: running.pid() };
                     measure(&subject, window, *value).with_context(|| format!("{server:?}, {name} {value}"))
                 };
                 // Whoever goes first alternates, so that a steady drift of the machine favours neither.
                 let round = if index % 2 == 0 {
                     let floor = one(Server::Floor)?;
-                    Round { floor, subject: one(args.server.server())? }
+                    Round { floor, subject: one(compared.server())? }
                 } else {
-                    let subject = one(args.server.server())?;
+                    let subject = one(compared.server())?;
                     Round { subject, floor: one(Server::Floor)? }
                 };
                 writeln!(
                     io::stderr(),
                     "round {}/{}, {name} {value}: ratio {:.3}",
                     index + 1,
-                    args.rounds,
+                    turns.rounds,
                     round.ratio()
                 )?;
                 rounds.push(round);
@@ -125,10 +158,10 @@ impl Comparison<'_> {
             operation: self.operation,
             command: report::command_line(),
             machine,
-            subject: if args.server.floor_against_itself { "floor" } else { "gateway" },
+            subject: if compared.floor_against_itself { "floor" } else { "gateway" },
             load: &self.load,
-            warmup_seconds: args.warmup.as_secs_f64(),
-            measured_seconds: args.measured.as_secs_f64(),
+            warmup_seconds: turns.warmup.as_secs_f64(),
+            measured_seconds: turns.measured.as_secs_f64(),
             cells: cells.collect::<Result<_>>()?,
         };
         report.write_table(&mut io::stderr())?;
@@ -211,19 +244,11 @@ impl Side {
 impl Report<'_> {
     fn write_table(&self, out: &mut impl io::Write) -> Result<()> {
         let Self { benchmark, operation, subject, machine, .. } = self;
-        writeln!(
-            out,
-            "\n{benchmark}: {subject} against floor, server CPU ns per {operation}; ratio of rates"
-        )?;
-        writeln!(
-            out,
-            "{}, {} cores, Linux {}, load {}; {}",
-            machine.cpu_model, machine.cores, machine.kernel, machine.load_average, self.load
-        )?;
-        let titles = ["minimum", "quartile", "median", "quartile", "maximum"];
-        write!(out, "{:<16}{:<9}", "", "")?;
-        titles.iter().try_for_each(|title| write!(out, "{title:>10}"))?;
-        writeln!(out)?;
+        let about = format!(
+            "{benchmark}: {subject} against floor, server CPU ns per {operation}; ratio of rates; {}",
+            self.load
+        );
+        report::write_titles(out, &about, machine)?;
         for cell in &self.cells {
             let name = format!("{} {}", cell.setting, cell.value);
             report::write_row(out, &name, "floor", &cell.floor.cpu_ns_per_operation, 0)?;

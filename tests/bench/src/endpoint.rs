@@ -34,19 +34,47 @@ impl Endpoint {
     /// # Errors
     /// The clock stands before 1970.
     pub fn client_target(&self, purpose: Purpose) -> Result<String> {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
-        let path = format!("/client/hubs/{HUB}");
+        self.client_target_in(HUB, purpose, None)
+    }
+
+    /// The same in another hub, and perhaps for a user.
+    ///
+    /// # Errors
+    /// The clock stands before 1970.
+    pub fn client_target_in(&self, hub: &str, purpose: Purpose, user: Option<&str>) -> Result<String> {
+        let path = format!("/client/hubs/{hub}");
         let (roles, groups) = match purpose {
             Purpose::Subscribe => (Vec::new(), vec![GROUP.to_owned()]),
             Purpose::Publish => (vec!["webpubsub.sendToGroup".to_owned()], Vec::new()),
         };
+        let token = self.token(&path, user, roles, groups)?;
+        Ok(format!("{path}?access_token={token}"))
+    }
+
+    /// The token of an application for a request to this path.
+    ///
+    /// # Errors
+    /// The clock stands before 1970.
+    pub fn rest_token(&self, path: &str) -> Result<String> {
+        self.token(path, None, Vec::new(), Vec::new())
+    }
+
+    fn token(
+        &self,
+        path: &str,
+        user: Option<&str>,
+        roles: Vec<String>,
+        groups: Vec<String>,
+    ) -> Result<String> {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?;
         let claims = Claims {
             audience: format!("http://{}{path}", self.address),
             expires_at_seconds: (now + TOKEN_LIFETIME).as_secs(),
+            user: user.map(str::to_owned),
             roles,
             groups,
         };
-        Ok(format!("{path}?access_token={}", token::sign(&claims, &self.access_key)?))
+        token::sign(&claims, &self.access_key)
     }
 }
 

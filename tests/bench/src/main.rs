@@ -45,6 +45,8 @@ enum Command {
     Publish(command::publish::PublishArgs),
     Accept(command::accept::AcceptArgs),
     IdleMemory(command::idle_memory::IdleMemoryArgs),
+    Beside(command::beside::BesideArgs),
+    Rest(command::rest::RestArgs),
     Store(command::store::StoreArgs),
     Restart(command::restart::RestartArgs),
     #[command(hide = true)]
@@ -59,6 +61,8 @@ fn main() -> Result<()> {
         Command::Publish(args) => command::publish::run(&args),
         Command::Accept(args) => command::accept::run(&args),
         Command::IdleMemory(args) => command::idle_memory::run(&args),
+        Command::Beside(args) => command::beside::run(&args),
+        Command::Rest(args) => command::rest::run(&args),
         Command::Store(args) => command::store::run(&args),
         Command::Restart(args) => command::restart::run(&args),
         Command::RestartProcess(args) => command::restart::run_process(&args),

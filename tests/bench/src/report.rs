@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use anyhow::Result;
 use serde::Serialize;
 
+use crate::procfs::Machine;
 use crate::stats::Summary;
 
 /// The command that this process was started by.
@@ -19,6 +20,20 @@ pub fn command_line() -> String {
 pub fn print_json(report: &impl Serialize) -> Result<()> {
     let mut out = io::stdout().lock();
     serde_json::to_writer_pretty(&mut out, report)?;
+    Ok(writeln!(out)?)
+}
+
+/// Writes what stands above a table: what it is about, the machine, and the columns.
+///
+/// # Errors
+/// `out` is closed.
+pub fn write_titles(out: &mut impl Write, about: &str, machine: &Machine) -> Result<()> {
+    let Machine { cpu_model, cores, kernel, load_average } = machine;
+    writeln!(out, "\n{about}")?;
+    writeln!(out, "{cpu_model}, {cores} cores, Linux {kernel}, load {load_average}")?;
+    write!(out, "{:<16}{:<9}", "", "")?;
+    let titles = ["minimum", "quartile", "median", "quartile", "maximum"];
+    titles.iter().try_for_each(|title| write!(out, "{title:>10}"))?;
     Ok(writeln!(out)?)
 }
 

@@ -1,4 +1,4 @@
-//! Client access tokens: JSON Web Tokens signed with HS256, with the claims of the Web PubSub service.
+//! Access tokens: JSON Web Tokens signed with HS256, with the claims of the Web PubSub service.
 //!
 //! Knows how to make one, and, for the floor program, whether one holds a group. Does not check signatures.
 
@@ -9,15 +9,18 @@ use hmac::{Hmac, Mac as _};
 use serde::Serialize;
 use sha2::Sha256;
 
-/// What a client token says.
+/// What a token says.
 #[derive(Debug, Serialize)]
 pub struct Claims {
-    /// The client endpoint, `http://HOST:PORT/client/hubs/HUB`.
+    /// The client endpoint, `http://HOST:PORT/client/hubs/HUB`, or the URL of an application's request.
     #[serde(rename = "aud")]
     pub audience: String,
     /// Expiry, in seconds since the Unix epoch.
     #[serde(rename = "exp")]
     pub expires_at_seconds: u64,
+    /// The client's user.
+    #[serde(rename = "sub", skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
     /// Roles, for example `webpubsub.sendToGroup`.
     #[serde(rename = "role", skip_serializing_if = "Vec::is_empty")]
     pub roles: Vec<String>,
@@ -70,6 +73,7 @@ mod tests {
         let claims = |groups: &[&str]| Claims {
             audience: "http://127.0.0.1:1/client/hubs/bench".into(),
             expires_at_seconds: 1,
+            user: None,
             roles: Vec::new(),
             groups: groups.iter().map(|group| (*group).to_owned()).collect(),
         };

@@ -1,9 +1,11 @@
 //! The commands: flags to plans to reports.
 
 pub mod accept;
+pub mod beside;
 pub mod fanout;
 pub mod generator;
 pub mod idle_memory;
 pub mod publish;
+pub mod rest;
 pub mod restart;
 pub mod store;

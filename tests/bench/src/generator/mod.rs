@@ -7,6 +7,8 @@ pub mod accept;
 pub mod clients;
 pub mod fanout;
 pub mod inbound;
+pub mod requests;
+pub mod steady;
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +34,7 @@ pub struct Window {
 /// What a server did in a measured window.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Measurement {
-    /// Deliveries, publishes or handshakes.
+    /// Deliveries, publishes, handshakes or requests.
     pub operations: u64,
     /// CPU time of all threads of the server.
     pub cpu_ns: u64,
