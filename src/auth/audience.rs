@@ -65,7 +65,8 @@ fn same_origin(a: &Url, b: &Url) -> bool {
 }
 
 fn segments_of(url: &Url) -> Option<Vec<String>> {
-    segments(url.path().strip_prefix('/')?)
+    let segments = segments(url.path().strip_prefix('/')?)?;
+    Some(segments.iter().map(|segment| segment.to_lowercase()).collect())
 }
 
 fn prefix_of(base: &Url) -> Vec<String> {

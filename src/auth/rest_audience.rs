@@ -14,6 +14,8 @@ pub struct RestAudience<'a> {
     pub host: Option<&'a str>,
     /// The path of the request as it was sent, without a public URL's prefix.
     pub path: &'a str,
+    /// Which of its segments, counted from 0, are names of groups, users and connections: their case counts.
+    pub names_at: &'a [usize],
 }
 
 impl RestAudience<'_> {
@@ -21,9 +23,10 @@ impl RestAudience<'_> {
     /// of the public hosts or the dialled one, behind its prefix.
     ///
     /// SDKs and proxies encode differently what the token names and what they send, and differ in case and in default
-    /// ports. So hosts are compared with default ports left out, and paths by their segments, each decoded once and
-    /// without regard to case, an empty tail left out. A query and a fragment count for nothing. The path is not
-    /// normalised further: a connection may be named `..`.
+    /// ports. So hosts are compared with default ports left out, and paths by their segments, each decoded once, an empty
+    /// tail left out: names letter by letter, since a token for the group `A` must not open `a`, all others without
+    /// regard to case. A query and a fragment count for nothing. The path is not normalised further: a connection may be
+    /// named `..`.
     pub(super) fn accepts(&self, audience: &str) -> bool {
         let Some((scheme, rest)) = audience.split_once("://") else { return false };
         let path_at = rest.find(['/', '?', '#']).unwrap_or(rest.len());
@@ -34,13 +37,26 @@ impl RestAudience<'_> {
         let (Some(named), Some(asked)) = (of_path(path), of_path(self.path)) else { return false };
         let is_behind = |base: &Url| {
             let prefix = of_path(base.path()).unwrap_or_default();
-            named.strip_prefix(&*prefix).is_some_and(|rest| rest == asked)
+            let parts = named.split_at_checked(prefix.len());
+            parts.is_some_and(|(before, rest)| {
+                are_alike(before, &prefix, &[]) && are_alike(rest, &asked, self.names_at)
+            })
         };
         let same_host = |base: &Url| base.host_str() == origin.host_str() && base.port() == origin.port();
         let is_public = self.public_urls.iter().any(|base| same_host(base) && is_behind(base));
         let is_dialled = self.host.and_then(|host| dialled(scheme, host)).is_some_and(|url| same_host(&url));
-        is_public || is_dialled && (named == asked || self.public_urls.iter().any(is_behind))
+        is_public
+            || is_dialled
+                && (are_alike(&named, &asked, self.names_at) || self.public_urls.iter().any(is_behind))
     }
+}
+
+/// Whether segments are the same but for the case of those that are no names.
+fn are_alike(named: &[String], asked: &[String], names_at: &[usize]) -> bool {
+    let is_alike = |(at, (named, asked)): (usize, (&String, &String))| {
+        named == asked || !names_at.contains(&at) && named.to_lowercase() == asked.to_lowercase()
+    };
+    named.len() == asked.len() && named.iter().zip(asked).enumerate().all(is_alike)
 }
 
 #[cfg(test)]
@@ -54,7 +70,8 @@ mod tests {
     }
 
     fn accepts(public: &[&str], host: &str, path: &str, audience: &str) -> bool {
-        RestAudience { public_urls: &urls(public), host: Some(host), path }.accepts(audience)
+        let public_urls = &urls(public);
+        RestAudience { public_urls, host: Some(host), path, names_at: &[4] }.accepts(audience)
     }
 
     #[test]
@@ -64,7 +81,7 @@ mod tests {
             "http://gw.example/api/hubs/chat/users/u%201/:send",
             "https://GW.example:443/api/hubs/Chat/users/u 1/%3Asend/",
             "wss://gw.example/api/hubs/CHAT/users/u%201/:send#f",
-            "WS://gw.example:80/API/hubs/chat/users/U%201/:send?",
+            "WS://gw.example:80/API/hubs/chat/USERS/%75%201/:SEND?",
         ] {
             assert!(accepts(&[], "gw.example", PATH, audience), "{audience}");
         }
@@ -91,6 +108,7 @@ mod tests {
             "https://gw.example/api/hubs/Chat/users/u%201/:send/more",
             "https://gw.example/api/hubs/Chat/users/u%201",
             "https://gw.example/api/hubs/other/users/u%201/:send",
+            "https://gw.example/api/hubs/Chat/users/U%201/:send",
             "https://gw.example/api/hubs/Chat/users/u%25201/:send",
             "https://gw.example/api/hubs/Chat/users/u%2F1/:send",
             "https://gw.example/x/api/hubs/Chat/users/u%201/:send",
@@ -132,6 +150,21 @@ mod tests {
             "https://b.example:8443/wps/api/hubs/chat/:send",
         ] {
             assert!(!accepts(&public, "inner:8080", path, audience), "{audience}");
+        }
+    }
+
+    #[test]
+    fn behind_a_prefix_too_names_are_compared_letter_by_letter() {
+        let public = ["https://gw.example/wps"];
+        let opens = |audience: &str, group: &str| {
+            accepts(&public, "gw.example", &format!("/api/hubs/chat/groups/{group}/:send"), audience)
+        };
+        for base in ["https://gw.example/WPS", "https://gw.example"] {
+            let audience = format!("{base}/API/hubs/Chat/Groups/A%C3%89/:Send");
+            assert!(opens(&audience, "A%c3%89"), "{audience}");
+            for other in ["a%C3%89", "A%C3%A9", "AE%CC%81"] {
+                assert!(!opens(&audience, other), "{audience} {other}");
+            }
         }
     }
 

@@ -11,10 +11,9 @@ pub fn dialled(scheme: &str, authority: &str) -> Option<Url> {
     is_plain.then(|| Url::parse(&format!("{scheme}://{authority}/")).ok())?
 }
 
-/// The segments of a path without its first slash, each decoded once and folded to lower case, without an empty tail; none
-/// for malformed UTF-8.
+/// The segments of a path without its first slash, each decoded once, without an empty tail; none for malformed UTF-8.
 pub(super) fn segments(path: &str) -> Option<Vec<String>> {
-    let decode = |segment| Some(percent_decode_str(segment).decode_utf8().ok()?.to_lowercase());
+    let decode = |segment| Some(percent_decode_str(segment).decode_utf8().ok()?.into_owned());
     let mut segments: Vec<String> = path.split('/').map(decode).collect::<Option<_>>()?;
     if segments.last().is_some_and(String::is_empty) {
         segments.pop();

@@ -12,6 +12,7 @@ use mime::Mime;
 use oncewire_protocol::filter::Filter;
 use oncewire_protocol::wire::{GroupName, Metadata, Payload, PayloadKind};
 use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use super::error::RestError;
 use super::{query, route};
@@ -129,7 +130,12 @@ impl Bulk {
     pub(super) fn read(media: Media, body: Bytes) -> Result<Self, RestError> {
         let Media::Json(charset) = media else { return Err(RestError::unsupported_media_type()) };
         let body = in_utf8(charset, body)?;
-        let BulkBody { groups, filter } = serde_json::from_slice(&body).map_err(|_| not_json())?;
+        serde_json::from_slice::<IgnoredAny>(&body).map_err(|_| not_json())?;
+        let BulkBody { groups, filter } = serde_json::from_slice(&body).map_err(|_| {
+            let message =
+                "The request body is no object with a list of texts `groups` and perhaps a text `filter`.";
+            RestError::bad_request("Request", message)
+        })?;
         if groups.is_empty() {
             return Err(RestError::bad_request("groups", "At least one group is required."));
         }
@@ -239,6 +245,23 @@ mod tests {
             "{\"groups\":[\"g\"],\"filter\":\"userId\"}",
         ] {
             assert_eq!(read(bad).unwrap_err(), 400, "{bad}");
+        }
+        let told = |body: &'static str| {
+            let error = Bulk::read(Media::Json(UTF_8), Bytes::from_static(body.as_bytes())).unwrap_err();
+            error.message.into_owned()
+        };
+        for no_json in ["", "{", "[1", "{\"groups\":[1]", "nul"] {
+            assert!(told(no_json).contains("not a valid JSON"), "{no_json}");
+        }
+        for another_shape in [
+            "{}",
+            "[]",
+            "null",
+            "{\"groups\":\"g\"}",
+            "{\"groups\":[1]}",
+            "{\"groups\":[\"g\"],\"filter\":1}",
+        ] {
+            assert!(told(another_shape).contains("`groups`"), "{another_shape}");
         }
         assert_eq!(Bulk::read(Media::Binary, Bytes::new()).unwrap_err().status.as_u16(), 415);
     }

@@ -15,41 +15,41 @@ use crate::engine::{CommandError, HubUnavailable};
 #[derive(Debug)]
 pub(super) struct RestError {
     pub(super) status: StatusCode,
-    code: Option<&'static str>,
-    target: Option<&'static str>,
-    message: Cow<'static, str>,
+    code: &'static str,
+    target: &'static str,
+    pub(super) message: Cow<'static, str>,
     header: Option<Box<(HeaderName, HeaderValue)>>,
 }
 
 #[derive(Serialize)]
 struct ErrorDetail<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    code: Option<&'a str>,
+    code: &'a str,
     message: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    target: Option<&'a str>,
+    target: &'a str,
     details: [(); 0],
 }
 
 impl RestError {
-    fn new(status: StatusCode, message: impl Into<Cow<'static, str>>) -> Self {
-        Self { status, code: None, target: None, message: message.into(), header: None }
-    }
-
-    fn coded(self, code: &'static str, target: &'static str) -> Self {
-        Self { code: Some(code), target: Some(target), ..self }
+    fn new(
+        status: StatusCode,
+        code: &'static str,
+        target: &'static str,
+        message: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self { status, code, target, message: message.into(), header: None }
     }
 
     pub(super) fn bad_request(target: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, message).coded("Error.BadRequest", target)
+        Self::new(StatusCode::BAD_REQUEST, "Error.BadRequest", target, message)
     }
 
     pub(super) fn no_such_operation() -> Self {
-        Self::new(StatusCode::NOT_FOUND, "There is no such operation.")
+        Self::new(StatusCode::NOT_FOUND, "Error.NotFound", "Request", "There is no such operation.")
     }
 
     pub(super) fn method_not_allowed(allowed: &str) -> Self {
-        let error = Self::new(StatusCode::METHOD_NOT_ALLOWED, "The method is not allowed here.");
+        let (status, message) = (StatusCode::METHOD_NOT_ALLOWED, "The method is not allowed here.");
+        let error = Self::new(status, "Error.MethodNotAllowed", "Request", message);
         Self {
             header: HeaderValue::from_str(allowed).ok().map(|allowed| Box::new((ALLOW, allowed))),
             ..error
@@ -58,34 +58,37 @@ impl RestError {
 
     /// The reason is told to the log only.
     pub(super) fn unauthorized() -> Self {
-        let error = Self::new(StatusCode::UNAUTHORIZED, "A valid token is required.");
+        let (status, message) = (StatusCode::UNAUTHORIZED, "A valid token is required.");
+        let error = Self::new(status, "Error.Unauthorized", "Authorization", message);
         Self { header: Some(Box::new((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")))), ..error }
     }
 
     pub(super) fn unsupported_media_type() -> Self {
-        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "The content type is not supported.")
+        let (status, message) = (StatusCode::UNSUPPORTED_MEDIA_TYPE, "The content type is not supported.");
+        Self::new(status, "Error.UnsupportedMediaType", "Content-Type", message)
     }
 
     pub(super) fn body_too_large(bytes_max: usize) -> Self {
         let message = format!("The request body is larger than {bytes_max} bytes.");
-        Self::new(StatusCode::PAYLOAD_TOO_LARGE, message).coded("Error.BadRequest", "Request")
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "Error.BadRequest", "Request", message)
     }
 
     pub(super) fn not_implemented(target: &'static str, message: &'static str) -> Self {
-        Self::new(StatusCode::NOT_IMPLEMENTED, message).coded("Error.NotImplemented", target)
+        Self::new(StatusCode::NOT_IMPLEMENTED, "Error.NotImplemented", target, message)
     }
 
     pub(super) fn unavailable() -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "The hub is not available now.")
+        let (status, message) = (StatusCode::SERVICE_UNAVAILABLE, "The hub is not available now.");
+        Self::new(status, "Error.ServiceUnavailable", "Hub", message)
     }
 
     /// Nothing is there to be found. The code tells of what, where there is no body.
     pub(super) fn not_found(code: &'static str, target: &'static str) -> Self {
-        Self::new(StatusCode::NOT_FOUND, format!("{target} is not found.")).coded(code, target)
+        Self::new(StatusCode::NOT_FOUND, code, target, format!("{target} is not found."))
     }
 
     fn conflict(message: impl Into<Cow<'static, str>>) -> Self {
-        Self::new(StatusCode::CONFLICT, message).coded("Error.Connection.Conflict", "Connection")
+        Self::new(StatusCode::CONFLICT, "Error.Connection.Conflict", "Connection", message)
     }
 }
 
@@ -103,10 +106,12 @@ impl From<CommandError> for RestError {
             CommandError::UnknownUser => Self::not_found("Error.User.NotExisted", "User"),
             CommandError::Permission(error) => Self::conflict(error.to_string()),
             CommandError::TooManyGroups => Self::conflict("A connection would be in too many groups."),
-            CommandError::OtherRequest => {
-                Self::new(StatusCode::CONFLICT, "Another request was executed under this request id.")
-                    .coded("Error.Request.Conflict", "x-ms-client-request-id")
-            }
+            CommandError::OtherRequest => Self::new(
+                StatusCode::CONFLICT,
+                "Error.Request.Conflict",
+                "x-ms-client-request-id",
+                "Another request was executed under this request id.",
+            ),
             CommandError::Unavailable => Self::unavailable(),
         }
     }
@@ -114,7 +119,7 @@ impl From<CommandError> for RestError {
 
 impl fmt::Display for RestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.code.unwrap_or(self.status.canonical_reason().unwrap_or_default()))
+        f.write_str(self.code)
     }
 }
 
@@ -124,10 +129,8 @@ impl IntoResponse for RestError {
         let detail = ErrorDetail { code, message: &message, target, details: [] };
         let mut response = (status, Json(detail)).into_response();
         response.headers_mut().extend(header.map(|header| *header));
-        if let Some(code) = code {
-            let name = HeaderName::from_static("x-ms-error-code");
-            response.headers_mut().insert(name, HeaderValue::from_static(code));
-        }
+        let name = HeaderName::from_static("x-ms-error-code");
+        response.headers_mut().insert(name, HeaderValue::from_static(code));
         response
     }
 }

@@ -80,16 +80,17 @@ impl Rest {
         let query = Query::parse(head.uri.query().unwrap_or_default())?;
         let version = query.api_version()?;
         let call = found.read()?;
-        self.authenticate(&head)?;
+        self.authenticate(&head, &call.names_at)?;
         operations::run(self, &operations::Request { head, query, version, call }, body).await
     }
 
-    fn authenticate(&self, head: &request::Parts) -> Result<(), RestError> {
+    fn authenticate(&self, head: &request::Parts, names_at: &[usize]) -> Result<(), RestError> {
         let token = bearer_token(&head.headers).ok_or(RestError::unauthorized())?;
         let audience = RestAudience {
             public_urls: &self.config.public_urls,
             host: host(&head.headers),
             path: head.uri.path(),
+            names_at,
         };
         let verified = self.access_keys.verify_rest_token(token, &audience, engine::now().unix_seconds());
         verified.map_err(|error| {

@@ -57,12 +57,25 @@ const OPERATIONS: &[(Method, &str, Kind)] = &[
     (Method::POST, ":generateToken", Kind::GenerateToken),
 ];
 
+/// Segments before those of an operation: `api`, `hubs` and the hub.
+const SEGMENTS_BEFORE: usize = 3;
+
 /// An operation whose names are not read yet.
 #[derive(Debug)]
 pub(super) struct Found<'a> {
     kind: Kind,
     hub: &'a str,
-    names: Vec<(&'static str, &'a str)>,
+    names: Vec<Name<'a>>,
+}
+
+/// A segment that is a name.
+#[derive(Debug)]
+struct Name<'a> {
+    /// What it names.
+    of: &'static str,
+    /// Its place behind the hub, from 0.
+    at: usize,
+    segment: &'a str,
 }
 
 /// An operation and the names in its path.
@@ -76,6 +89,8 @@ pub(super) struct Call {
     user_id: Option<UserId>,
     connection_id: Option<ConnectionId>,
     permission: Option<Permission>,
+    /// Which segments of the path, counted from 0, name groups, users and connections.
+    pub(super) names_at: Vec<usize>,
 }
 
 /// Finds the operation of a method and a raw path.
@@ -105,13 +120,13 @@ pub(super) fn find<'a>(method: &Method, path: &'a str) -> Result<Found<'a>, Rest
 }
 
 /// The segments that a pattern's names stand for; none if the path is another one.
-fn names<'a>(pattern: &'static str, path: &[&'a str]) -> Option<Vec<(&'static str, &'a str)>> {
+fn names<'a>(pattern: &'static str, path: &[&'a str]) -> Option<Vec<Name<'a>>> {
     let mut names = Vec::new();
     let mut path = path.iter();
-    for expected in pattern.split('/') {
+    for (at, expected) in pattern.split('/').enumerate() {
         let segment = path.next()?;
         match expected.strip_prefix('{') {
-            Some(name) => names.push((name.trim_end_matches('}'), *segment)),
+            Some(name) => names.push(Name { of: name.trim_end_matches('}'), at, segment }),
             None if is_word(segment, expected) => {}
             None => return None,
         }
@@ -125,8 +140,13 @@ fn is_word(segment: &str, word: &str) -> bool {
 }
 
 fn decoded(segment: &str) -> Result<Cow<'_, str>, RestError> {
-    let decoded = percent_decode_str(segment).decode_utf8();
-    decoded.map_err(|_| RestError::bad_request("Request", "A part of the path is not UTF-8."))
+    let refused = |what| RestError::bad_request("Request", format!("A part of the path is not {what}."));
+    let is_escape =
+        |rest: &str| rest.as_bytes().get(..2).is_some_and(|hex| hex.iter().all(u8::is_ascii_hexdigit));
+    if !segment.split('%').skip(1).all(is_escape) {
+        return Err(refused("percent-encoded"));
+    }
+    percent_decode_str(segment).decode_utf8().map_err(|_| refused("UTF-8"))
 }
 
 impl Found<'_> {
@@ -143,16 +163,20 @@ impl Found<'_> {
             user_id: None,
             connection_id: None,
             permission: None,
+            names_at: Vec::new(),
         };
-        for (name, segment) in names {
+        for Name { of, at, segment } in names {
             let text = decoded(segment)?;
             let is_blank = text.trim().is_empty();
-            match name {
+            if of != "permission" {
+                call.names_at.push(SEGMENTS_BEFORE + at);
+            }
+            match of {
                 "group" => call.group = Some(group_name("Request", &text)?),
                 "user" if !is_blank => call.user_id = Some(UserId::new(&text)),
                 "connection" if !is_blank => call.connection_id = Some(ConnectionId::new(&text)),
                 "permission" => call.permission = Some(permission(&text)?),
-                _ => return Err(RestError::bad_request("Request", format!("Invalid {name} id."))),
+                _ => return Err(RestError::bad_request("Request", format!("Invalid {of} id."))),
             }
         }
         Ok(call)
@@ -248,6 +272,11 @@ mod tests {
             ("/api/hubs/chat/users/%20/:send", 400),
             ("/api/hubs/chat/connections/%09/:send", 400),
             ("/api/hubs/chat/users/%FF/:send", 400),
+            ("/api/hubs/chat/users/%zz/:send", 400),
+            ("/api/hubs/chat/groups/a%2/:send", 400),
+            ("/api/hubs/chat/connections/%/:send", 400),
+            ("/api/hubs/ch%4/:send", 400),
+            ("/api/hubs/chat/%zz", 404),
         ] {
             assert_eq!(read(Method::POST, path).unwrap_err().as_u16(), status, "{path}");
         }

@@ -47,7 +47,9 @@ macro_rules! shared_name {
 }
 
 shared_name! {
-    /// A group: case-sensitive, any characters, at most [`GROUP_NAME_UTF16_MAX`] UTF-16 code units.
+    /// A group: case-sensitive, any characters but not white space alone, at most [`GROUP_NAME_UTF16_MAX`] UTF-16 code
+    /// units. So says the service's WebSocket protocol; the pattern of its REST API, `^(?!\s+$).+$`, leaves line feeds
+    /// out. Here both take the same names: a group that clients can join must be within the application's reach.
     GroupName
 }
 shared_name! {

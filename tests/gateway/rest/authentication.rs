@@ -80,6 +80,26 @@ async fn anything_else_is_unauthorized() {
 }
 
 #[tokio::test]
+async fn a_token_for_a_name_opens_no_other_spelling_of_it() {
+    let gateway = Gateway::start().await;
+    let host = gateway.address();
+    for (method, audience, path, expected) in [
+        ("POST", "groups/A/:send", "Groups/A/:SEND", 202),
+        ("POST", "groups/A/:send", "groups/%41/:send", 202),
+        ("POST", "groups/A/:send", "groups/a/:send", 401),
+        ("PUT", "groups/A/connections/c", "groups/A/connections/C", 401),
+        ("HEAD", "users/U", "users/u", 401),
+        ("HEAD", "permissions/sendToGroup/connections/c", "permissions/SENDTOGROUP/connections/c", 404),
+        ("HEAD", "permissions/sendToGroup/connections/c", "permissions/sendToGroup/connections/C", 401),
+    ] {
+        let token = Token::bare().sign(&format!("http://{host}/api/hubs/chat/{audience}"));
+        let ask = Ask::new(host, method, &format!("/api/hubs/CHAT/{path}?targetName=g"));
+        let ask = ask.header("content-length", "0").header("authorization", &format!("Bearer {token}"));
+        assert_eq!(ask.send().await.status, expected, "{audience} {path}");
+    }
+}
+
+#[tokio::test]
 async fn a_token_of_the_api_opens_no_client_and_a_clients_token_is_none_of_the_api() {
     let gateway = Gateway::start().await;
     let host = gateway.address();

@@ -38,6 +38,7 @@ async fn a_route_that_is_none_is_404_and_another_method_405() {
         ("PATCH", "/api/hubs/chat/connections/c", 405),
         ("POST", "/api/hubs/9chat/:send", 400),
         ("POST", "/api/hubs/chat/users/%FF/:send", 400),
+        ("POST", "/api/hubs/chat/users/%zz/:send", 400),
         ("POST", "/api/hubs/chat/:send?filter=%FF", 400),
     ] {
         let answer = signed(&gateway, method, target).send().await;
@@ -52,6 +53,30 @@ async fn a_route_that_is_none_is_404_and_another_method_405() {
 }
 
 #[tokio::test]
+async fn every_refusal_has_a_flat_body_with_the_code_of_its_header() {
+    let gateway = Gateway::start().await;
+    let refusals = [
+        (signed(&gateway, "POST", "/api/hubs/chat/send"), 404, "Error.NotFound"),
+        (signed(&gateway, "GET", "/api/hubs/chat/:send"), 405, "Error.MethodNotAllowed"),
+        (Ask::new(gateway.address(), "POST", "/api/hubs/chat/:send"), 401, "Error.Unauthorized"),
+        (
+            signed(&gateway, "POST", "/api/hubs/chat/:send").header("content-type", "text/html"),
+            415,
+            "Error.UnsupportedMediaType",
+        ),
+        (signed(&gateway, "POST", "/api/hubs/9chat/:send"), 400, "Error.BadRequest"),
+    ];
+    for (ask, status, code) in refusals {
+        let answer = ask.header("content-length", "0").send().await;
+        assert_eq!((answer.status, answer.header("x-ms-error-code")), (status, code));
+        assert_eq!(answer.header("content-type"), "application/json");
+        let detail = answer.json();
+        assert_eq!(detail["code"], code);
+        assert!(detail["message"].is_string() && detail.get("error").is_none(), "{detail}");
+    }
+}
+
+#[tokio::test]
 async fn names_of_all_kinds_are_understood() {
     let gateway = Gateway::start().await;
     let mut names = vec!["a b", "a/b", "a+b", "a%2Fb", "é", "!*'()", "?", "#", "..", "\u{1F600}"];
@@ -63,6 +88,19 @@ async fn names_of_all_kinds_are_understood() {
         expect(&gateway, "HEAD", &format!("users/{encoded}"), 200).await;
         send_text(&gateway, &format!("users/{encoded}/:send"), name).await;
         assert_eq!(texts(&mut client).await, [name]);
+    }
+}
+
+#[tokio::test]
+async fn a_group_that_a_client_can_join_is_within_reach() {
+    let gateway = Gateway::start().await;
+    for group in ["a\nb", "a\n", "a\0b", "\u{7f}", "a\u{2028}b"] {
+        let mut client = gateway.session(RELIABLE, &Token::user("u").group(group)).await;
+        let encoded =
+            percent_encoding::utf8_percent_encode(group, percent_encoding::NON_ALPHANUMERIC).to_string();
+        expect(&gateway, "HEAD", &format!("groups/{encoded}"), 200).await;
+        send_text(&gateway, &format!("groups/{encoded}/:send"), "x").await;
+        assert_eq!(texts(&mut client).await, ["x"], "{group:?}");
     }
 }
 
