@@ -231,6 +231,11 @@ impl Gateway {
             continuation_tokens: ContinuationTokens::new(self.storage.reconnection_secret),
             engine: self.engine.clone(),
         }));
+        let operations = if self.config.metrics {
+            operations.merge(admin::metrics::router(self.engine.clone()))
+        } else {
+            operations
+        };
         let faults = self.config.demo.then(|| Faults::new(demo::HUB));
         let operations = match &faults {
             None => operations,

@@ -1,7 +1,9 @@
-//! What an operator's machinery asks: is this gateway healthy?
+//! What an operator's machinery asks: is this gateway healthy, and how much is there?
 //!
-//! Knows: the health operation of the data-plane REST API, and whether the gateway takes work. Does not know: hubs,
-//! sessions, tokens. The operation is open to everybody.
+//! Knows: the health operation of the data-plane REST API, whether the gateway takes work, and the format of metrics. Does
+//! not know: what hubs and sessions are, tokens. Its operations are open to everybody.
+
+pub mod metrics;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -195,6 +195,11 @@ pub struct Config {
     /// sockets. It answers only under loopback and the hosts of [`Config::public_urls`].
     pub demo: bool,
 
+    /// Whether `GET /metrics` tells how many sessions and sockets each hub has, and how many requests were repeated, in the
+    /// text format of OpenMetrics. Default `false`. Cost: a look at each session each time. Danger: everybody who reaches
+    /// the gateway can read it, names of hubs included; a proxy in front can keep that path for the monitoring system.
+    pub metrics: bool,
+
     /// Settings of single hubs, by the hub's name in lower case: `[hubs."name"]` in the file.
     pub hubs: BTreeMap<String, HubOverrides>,
 }
@@ -290,6 +295,7 @@ impl Default for Config {
             idempotency_requests_max: 100_000,
             hub_shards: 1,
             demo: false,
+            metrics: false,
             hubs: BTreeMap::new(),
         }
     }

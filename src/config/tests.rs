@@ -73,6 +73,7 @@ fn every_key_can_be_set() {
         idempotency_requests_max = 99
         hub_shards = 3
         demo = true
+        metrics = true
 
         [hubs."chat"]
         anonymous = true
@@ -125,6 +126,7 @@ fn every_key_can_be_set() {
         idempotency_requests_max: 99,
         hub_shards: 3,
         demo: true,
+        metrics: true,
         hubs: BTreeMap::from([(
             "chat".to_owned(),
             HubOverrides {

@@ -29,6 +29,14 @@ impl HubHandle {
     /// # Errors
     /// When it is refused, or cannot be stored.
     pub async fn ask(&self, action: Action, request: Option<Request>) -> Result<Done, CommandError> {
+        let outcome = self.carry_out(action, request).await;
+        if outcome == Ok(Done::Repeated) {
+            self.0.requests_repeated.fetch_add(1, Ordering::Relaxed);
+        }
+        outcome
+    }
+
+    async fn carry_out(&self, action: Action, request: Option<Request>) -> Result<Done, CommandError> {
         if let Action::Add { selection, groups } = &action
             && let Err(error) = self.check_add(selection, groups).await
         {
@@ -142,7 +150,7 @@ impl HubHandle {
         &self.0.shards[request.map_or(0, of_request)]
     }
 
-    async fn look_everywhere<T: Send + 'static>(
+    pub(super) async fn look_everywhere<T: Send + 'static>(
         &self,
         look: impl Fn(&Hub) -> T + Clone + Send + 'static,
     ) -> Result<Vec<T>, CommandError> {

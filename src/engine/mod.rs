@@ -8,6 +8,7 @@
 mod application;
 mod calls;
 mod clock;
+mod counts;
 mod event_handlers;
 mod failures;
 mod restart;
@@ -17,6 +18,7 @@ mod upkeep;
 
 pub use application::Request;
 pub use clock::now;
+pub use counts::HubCounts;
 pub use event_handlers::{Accepted, ConnectRefused, Connecting, EventHandlers, NoEventHandlers};
 pub use oncewire_protocol::hub::{
     Action, CommandError, Connected, Done, EventError, Handled, Member, NewSession, UserEvent,
@@ -278,6 +280,7 @@ impl Engine {
             shards: inboxes,
             next_id: AtomicU64::new(1),
             answered: AtomicU64::new(0),
+            requests_repeated: AtomicU64::new(0),
         })))
     }
 }
@@ -310,6 +313,8 @@ struct HubState {
     next_id: AtomicU64,
     /// The application has been told of what happened up to here in the log.
     answered: AtomicU64,
+    /// Requests of the application that came again and were not executed again, since the hub was started.
+    requests_repeated: AtomicU64,
 }
 
 impl HubHandle {

@@ -258,4 +258,9 @@ impl Hub {
     pub fn sessions(&self) -> usize {
         self.sessions.len()
     }
+
+    /// Sessions with a socket. Looks at each of them.
+    pub fn sockets(&self) -> usize {
+        self.sessions.values().filter(|session| session.outbox.lock().is_attached()).count()
+    }
 }

@@ -265,6 +265,11 @@ impl Outbox {
         wakers.into_iter().flatten().for_each(Waker::wake);
     }
 
+    /// Whether a socket is attached.
+    pub fn is_attached(&self) -> bool {
+        self.is_attached
+    }
+
     /// Whether this socket is the attached one.
     pub fn is_current(&self, epoch: AttachEpoch) -> bool {
         self.is_attached && (self.epoch == epoch || is_on(Mutation::OldSocketCounts))

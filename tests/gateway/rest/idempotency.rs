@@ -39,6 +39,30 @@ async fn a_repeated_request_is_answered_as_the_first_and_executed_once() {
 }
 
 #[tokio::test]
+async fn repetitions_are_counted_where_an_operator_sees_them() {
+    let gateway = Gateway::with(|config| config.metrics = true).await;
+    let _attached = gateway.reliable("u").await;
+    gateway.reliable("v").await.cut();
+    for id in ["1", "1", "2", "1"] {
+        ask(&gateway, ":send", id, "x").await;
+    }
+    let until_detached = async || loop {
+        let answer = Ask::new(gateway.address(), "GET", "/metrics").send().await;
+        assert_eq!(answer.status, 200);
+        assert!(answer.header("content-type").starts_with("application/openmetrics-text"));
+        let text = String::from_utf8(answer.body).unwrap();
+        if text.contains("oncewire_sockets{hub=\"chat\"} 1\n") {
+            return text;
+        }
+    };
+    let text = soon(until_detached()).await;
+    assert!(text.contains("oncewire_sessions{hub=\"chat\"} 2\n"), "{text}");
+    assert!(text.contains("oncewire_requests_repeated_total{hub=\"chat\"} 2\n"), "{text}");
+    let without = Gateway::start().await;
+    assert_eq!(Ask::new(without.address(), "GET", "/metrics").send().await.status, 404);
+}
+
+#[tokio::test]
 async fn a_repeated_close_closes_nobody_who_came_later() {
     let gateway = Gateway::start().await;
     let first = gateway.json("u").await;
