@@ -3,11 +3,13 @@
 //!
 //! What has to hold is judged by [`truth`], a naive fold over the same log that shares no code with the shard: ids
 //! stick and follow from the deliveries alone (R1, R2), nothing is sent or acknowledged before it is in the log (R3),
-//! no request is executed twice (R8), an older socket counts for nothing (R6), bounds hold (R9). At the end everything
+//! no request is executed or handled twice (R8), event handlers are told what the log says, an older socket counts for nothing (R6), bounds hold (R9). At the end everything
 //! heals: all appends land, each session is resumed and has to get exactly what it is owed, and folds over the log in
 //! any portions and in several shards have to come to the same (R11).
 
+mod handlers;
 mod replay;
+mod socket;
 mod steps;
 mod truth;
 mod world;

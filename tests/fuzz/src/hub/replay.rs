@@ -13,7 +13,7 @@ use oncewire_protocol::wire::{
 };
 
 use super::settings;
-use super::truth::Truth;
+use super::truth::{Session, Truth};
 use super::world::GROUPS;
 use crate::frames::{Heard, hear};
 
@@ -34,6 +34,9 @@ pub fn check(truth: &Truth, cut: u8) {
             (name.clone(), owed.collect())
         })
         .collect();
+    // The new boot ends those that are not reliable.
+    let is_told = |session: &&Session| session.takes_disconnected && !session.subprotocol.is_reliable();
+    let untold = truth.untold.len() + truth.sessions.values().filter(is_told).count();
     let mut log = truth.log.clone();
     append_probes(&mut log, truth, &mut expected);
     let cut = usize::from(cut) % (log.len() + 1);
@@ -44,6 +47,7 @@ pub fn check(truth: &Truth, cut: u8) {
             (0..shards).map(|index| fold(&log, &cuts, Shard { index, count: shards }, now)).collect();
         let held: usize = hubs.iter().map(Hub::sessions).sum();
         assert_eq!(held, expected.len(), "{shards} shards");
+        assert_eq!(hubs.iter().map(Hub::untold).sum::<usize>(), untold, "{shards} shards");
         let mut outcomes = Outcome::new();
         for mut hub in hubs {
             outcomes.extend(outcome(&mut hub, &truth.names));

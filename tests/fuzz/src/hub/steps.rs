@@ -22,6 +22,7 @@ pub struct Bounds {
     pub ack_window: Few,
     pub groups: Few,
     pub budget: Few,
+    pub closes_on_event_failure: bool,
 }
 
 /// One of a few values.
@@ -69,6 +70,22 @@ pub enum Step {
         join_leave: bool,
         group: u8,
         allow: bool,
+    },
+    /// The application closes a session.
+    CloseSession {
+        session: u8,
+    },
+    /// An event handler answers one of the calls under way.
+    Answer {
+        call: u8,
+        form: u8,
+    },
+    /// The application has heard of so many ends.
+    Tell {
+        ends: u8,
+    },
+    TakeDisconnected {
+        takes: bool,
     },
     /// So many of the oldest appends that wait land.
     Land {
@@ -119,7 +136,7 @@ pub enum Ask {
         no_echo: bool,
         ttl_seconds: u8,
     },
-    /// The publish with this ack id that came last, once more.
+    /// The publish or the event with this ack id that came last, once more.
     Again {
         ack_id: u8,
     },
@@ -145,15 +162,20 @@ pub enum Ask {
 
 impl<'a> Arbitrary<'a> for Case {
     fn arbitrary(u: &mut Unstructured<'a>) -> Result<Self> {
-        let mut few = || {
-            Ok(match u8::arbitrary(u)? % 8 {
-                0 => Few::Tiny,
-                1 | 2 => Few::Small,
-                _ => Few::Large,
-            })
+        let few = |byte: u8| match byte % 8 {
+            0 => Few::Tiny,
+            1 | 2 => Few::Small,
+            _ => Few::Large,
         };
-        let bounds =
-            Bounds { messages: few()?, bytes: few()?, ack_window: few()?, groups: few()?, budget: few()? };
+        let [messages, bytes, ack_window, groups, budget] = u.arbitrary()?;
+        let bounds = Bounds {
+            messages: few(messages),
+            bytes: few(bytes),
+            ack_window: few(ack_window),
+            groups: few(groups),
+            budget: few(budget),
+            closes_on_event_failure: budget >= 192,
+        };
         let cut = u.arbitrary()?;
         let mut steps = Vec::new();
         while !u.is_empty() {
@@ -210,7 +232,17 @@ impl<'a> Arbitrary<'a> for Step {
             }
             22 => Self::LandLate,
             23 | 24 => Self::Apply { records: u8::arbitrary(u)? % 8, again: u8::arbitrary(u)? % 8 },
-            25..=28 => Self::Settle,
+            25 | 26 => Self::Settle,
+            27 => Self::Answer { call: u.arbitrary()?, form: u.arbitrary()? },
+            28 => {
+                let number: u8 = u.arbitrary()?;
+                match number % 8 {
+                    0..3 => Self::Answer { call: number >> 3, form: u.arbitrary()? },
+                    3..5 => Self::Tell { ends: 1 + (number >> 5) },
+                    5 | 6 => Self::TakeDisconnected { takes: number < 192 },
+                    _ => Self::CloseSession { session: number >> 3 },
+                }
+            }
             29 => Self::Wait { ms: u32::from(u8::arbitrary(u)?).pow(2) },
             30 => Self::ClockBack { ms: u32::from(u8::arbitrary(u)?).pow(2) },
             _ => Self::Restart,

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use oncewire_protocol::log::{Body, Offset, Record, Time};
+use oncewire_protocol::log::{Audience, Body, EventId, HandlerState, Offset, Record, Time};
 use oncewire_protocol::wire::{AckId, SequenceId, Subprotocol};
 
 /// A message that a session is owed.
@@ -24,6 +24,11 @@ pub struct Session {
     pub deliveries: Vec<Delivery>,
     /// Its client has acknowledged everything up to this id, as far as its records or its socket said.
     pub acknowledged: SequenceId,
+    /// What event handlers have noted.
+    pub state: Option<HandlerState>,
+    pub takes_disconnected: bool,
+    /// Boots after the one that opened it.
+    boots: u32,
     window: VecDeque<AckId>,
     window_ids: usize,
 }
@@ -32,6 +37,16 @@ impl Session {
     /// What its client has not acknowledged.
     pub fn owed(&self) -> impl Iterator<Item = &Delivery> {
         self.deliveries.iter().filter(|delivery| delivery.id > self.acknowledged)
+    }
+
+    /// Whether it remembers that a request with this ack id was executed.
+    pub fn has_in_window(&self, ack_id: AckId) -> bool {
+        self.window.contains(&ack_id)
+    }
+
+    fn owe(&mut self, text: String, index: usize, expires_at: Option<Time>) {
+        let id = id_of(self.deliveries.len() + 1);
+        self.deliveries.push(Delivery { id, text, index, expires_at });
     }
 }
 
@@ -42,6 +57,8 @@ pub struct Truth {
     pub sessions: BTreeMap<String, Session>,
     /// All that ever were, with what they spoke.
     pub names: Vec<(String, Subprotocol)>,
+    /// Sessions that are over and of which the application is to be told: the number of the event, and the state.
+    pub untold: BTreeMap<String, (u64, Option<HandlerState>)>,
     /// Of each session that ever was, the ack ids of requests that were executed.
     executed: BTreeMap<String, BTreeSet<AckId>>,
     keys: BTreeSet<(u128, u16, u64)>,
@@ -98,7 +115,15 @@ impl Truth {
             session.acknowledged = session.acknowledged.max(id);
         }
         match &record.body {
-            Body::Booted => self.sessions.retain(|_, session| session.subprotocol.is_reliable()),
+            Body::Booted => {
+                for session in self.sessions.values_mut() {
+                    session.boots += 1;
+                }
+                self.end(
+                    |_, session| !session.subprotocol.is_reliable(),
+                    |session| session.takes_disconnected.then(|| EventId::last_number(session.boots - 1)),
+                );
+            }
             Body::Opened(opened) => {
                 self.names.push((name.clone(), opened.subprotocol));
                 let session = Session {
@@ -106,6 +131,9 @@ impl Truth {
                     groups: opened.groups.iter().map(ToString::to_string).collect(),
                     deliveries: Vec::new(),
                     acknowledged: 0,
+                    state: opened.state.clone(),
+                    takes_disconnected: opened.takes_disconnected,
+                    boots: 0,
                     window: VecDeque::new(),
                     window_ids: opened.ack_window_ids as usize,
                 };
@@ -129,30 +157,58 @@ impl Truth {
                     for (member, session) in &mut self.sessions {
                         if session.groups.contains(group.as_str()) && !(published.no_echo && *member == name)
                         {
-                            let id = id_of(session.deliveries.len() + 1);
-                            let text = text.clone().into_owned();
-                            session.deliveries.push(Delivery { id, text, index, expires_at });
+                            session.owe(text.clone().into_owned(), index, expires_at);
                         }
                     }
                 }
             }
             Body::Granted { .. } | Body::Revoked { .. } => {}
-            Body::Sent(_)
-            | Body::Added { .. }
-            | Body::Removed { .. }
-            | Body::Closed { .. }
-            | Body::Handled { .. }
-            | Body::Told { .. } => {
+            Body::Handled { reply, state, .. } => {
+                if let Some(session) = self.sessions.get_mut(&name) {
+                    if let Some(reply) = reply {
+                        let text = String::from_utf8_lossy(&reply.payload.bytes).into_owned();
+                        session.owe(text, index, None);
+                    }
+                    if state.is_some() {
+                        session.state.clone_from(state);
+                    }
+                }
+            }
+            Body::Told { connection_ids } => {
+                for id in connection_ids {
+                    self.untold.remove(id.as_str());
+                }
+            }
+            Body::Closed { selection, takes_disconnected, .. } => {
+                let Audience::Connection(closed) = &selection.audience else {
+                    unreachable!("no step of this target asks for it")
+                };
+                self.end(
+                    |name, _| name == closed.as_str(),
+                    |session| takes_disconnected.then(|| EventId::last_number(session.boots)),
+                );
+            }
+            Body::Sent(_) | Body::Added { .. } | Body::Removed { .. } => {
                 unreachable!("no step of this target asks for it");
             }
-            Body::Ended { .. } => {
-                self.sessions.remove(&name);
-                self.ended.insert(name.clone());
-            }
+            Body::Ended { disconnected, .. } => self.end(|other, _| other == name, |_| *disconnected),
         }
         if let Some(session) = self.sessions.get(&name) {
             assert!(session.groups.len() <= self.groups_max, "{name} is in too many groups");
         }
+    }
+
+    /// Some sessions are over; `number` is the one by which the application is told, if it is.
+    fn end(&mut self, is_over: impl Fn(&str, &Session) -> bool, number: impl Fn(&Session) -> Option<u64>) {
+        let Self { sessions, untold, ended, .. } = self;
+        sessions.retain(|name, session| {
+            let is_over = is_over(name, session);
+            if is_over {
+                ended.insert(name.clone());
+                untold.extend(number(session).map(|number| (name.clone(), (number, session.state.clone()))));
+            }
+            !is_over
+        });
     }
 
     /// A client acknowledges up to `id`, when this many records had come back.
@@ -178,6 +234,11 @@ impl Truth {
         for (name, session) in &mut self.sessions {
             session.acknowledged = acknowledged.get(name.as_str()).copied().unwrap_or(0);
         }
+    }
+
+    /// Whether the log has a session, or had it.
+    pub fn has_opened(&self, name: &str) -> bool {
+        self.names.iter().any(|(known, _)| known == name)
     }
 
     /// Whether a session's request with this ack id is in the log.

@@ -6,19 +6,23 @@ use std::task::Waker;
 
 use bytes::{Bytes, BytesMut};
 use oncewire_protocol::hub::{
-    Action, AppendId, Attachment, Command, CommandId, EventError, Hub, HubSettings, Input, NewSession,
-    OpenError, OpenId, Opening, Output, Resuming, Shard, SocketEnd,
+    Action, AppendId, Attachment, Command, CommandId, Hub, HubSettings, Input, NewSession, OpenError, OpenId,
+    Opening, Output, Resuming, Shard, SocketEnd,
 };
-use oncewire_protocol::log::{Body, BootId, Certainty, EndReason, Permission, Record, Time};
+use oncewire_protocol::log::{
+    Audience, Body, BootId, Certainty, EndReason, HandlerState, Permission, Record, Selection, Time,
+};
 use oncewire_protocol::session::{MemoryBudget, OutboxLimits, Progress, Request, RequestBounds};
 use oncewire_protocol::wire::{
-    AckId, ConnectionId, ErrorName, EventName, GroupName, Metadata, Payload, PayloadKind, ReconnectionToken,
-    SequenceId, Subprotocol, Upstream, UserId,
+    AckId, ConnectionId, EventName, GroupName, Metadata, Payload, PayloadKind, ReconnectionToken,
+    Subprotocol, Upstream, UserId,
 };
 
+use super::handlers::Handlers;
+use super::socket::Socket;
 use super::steps::{Ask, Bounds, Step};
 use super::truth::Truth;
-use crate::frames::{Heard, hear};
+use crate::frames::hear;
 
 /// The groups that there are.
 pub const GROUPS: [&str; 3] = ["g", "h", "i"];
@@ -29,19 +33,6 @@ const RETENTION_SECONDS: u32 = 60;
 const HEALING_ROUNDS_MAX: usize = 10_000;
 /// Failed appends are tried again long before this.
 const HEALING_ROUND_MS: u64 = 1_000;
-
-struct Socket {
-    name: String,
-    subprotocol: Subprotocol,
-    attachment: Attachment,
-    is_first: bool,
-    is_closed: bool,
-    last_id: SequenceId,
-    /// Deliveries that a client without sequence ids has read.
-    read: usize,
-    asked: Vec<AckId>,
-    acked: Vec<AckId>,
-}
 
 enum Waiting {
     Open { name: String, subprotocol: Subprotocol },
@@ -62,6 +53,7 @@ pub struct World {
     late: VecDeque<Vec<Arc<Record>>>,
     waiting: BTreeMap<OpenId, Waiting>,
     commands: Vec<CommandId>,
+    pub(super) handlers: Handlers,
     sockets: Vec<Socket>,
     /// Of each session, its subprotocol; also of those that have not been opened yet.
     names: Vec<(String, Subprotocol)>,
@@ -81,7 +73,7 @@ impl World {
             ack_window_ids: bounds.ack_window.pick([1, 4, 1000]) as u32,
             session_retention_seconds: RETENTION_SECONDS,
             groups_per_session_max: bounds.groups.pick([1, 2, 100]),
-            closes_on_event_failure: false,
+            closes_on_event_failure: bounds.closes_on_event_failure,
         };
         let budget = Arc::new(MemoryBudget::new(bounds.budget.pick([1000, 100_000, usize::MAX])));
         let now = Time(1_000_000);
@@ -99,6 +91,7 @@ impl World {
             late: VecDeque::new(),
             waiting: BTreeMap::new(),
             commands: Vec::new(),
+            handlers: Handlers::default(),
             sockets: Vec::new(),
             names: Vec::new(),
             published: BTreeMap::new(),
@@ -151,6 +144,18 @@ impl World {
                 let command = Command { command, request: None, is_strict: false, action };
                 self.handle(Input::Command(Box::new(command)));
             }
+            Step::CloseSession { session } => {
+                let Some((name, _)) = pick(&self.names, session) else { return };
+                let selection = Selection::whole(Audience::Connection(ConnectionId::new(name)));
+                let command = CommandId(self.id());
+                self.commands.push(command);
+                let action = Action::Close { selection, reason: String::new() };
+                let command = Command { command, request: None, is_strict: false, action };
+                self.handle(Input::Command(Box::new(command)));
+            }
+            Step::Answer { call, form } => self.answer(call, form),
+            Step::Tell { ends } => self.tell(usize::from(ends)),
+            Step::TakeDisconnected { takes } => self.take_disconnected(takes),
             Step::Land { appends } => (0..appends).for_each(|_| self.land()),
             Step::Refuse => {
                 if let Some((append, _)) = self.appends.pop_front() {
@@ -192,11 +197,12 @@ impl World {
             records.iter().for_each(|record| self.truth.land(record));
         }
         for _ in 0..HEALING_ROUNDS_MAX {
+            self.heal_handlers();
             while !self.appends.is_empty() {
                 self.land();
             }
             self.apply(usize::MAX, 0);
-            if !self.appends.is_empty() {
+            if !self.appends.is_empty() || self.handlers.is_busy() {
                 continue;
             }
             if self.hub.poll_timeout().is_none_or(|at| at.0 > self.now.0 + HEALING_ROUND_MS) {
@@ -207,6 +213,7 @@ impl World {
         assert!(self.appends.is_empty(), "appends without end");
         assert!(self.waiting.is_empty() && self.commands.is_empty(), "somebody waits for ever");
         assert_eq!(self.hub.sessions(), self.truth.sessions.len());
+        assert_eq!((self.hub.untold(), self.truth.untold.len()), (0, 0), "ends that nobody is told");
         for socket in 0..self.sockets.len() {
             self.read_all(socket);
             self.check_acks(socket);
@@ -264,17 +271,20 @@ impl World {
         self.late.clear();
         self.waiting.clear();
         self.commands.clear();
+        self.handlers.restart();
         self.sockets.clear();
         self.applied = 0;
         self.truth.forget_acknowledged();
         let boot = BootId(self.boots);
         self.hub = Hub::new(self.settings.clone(), Shard::WHOLE, boot, Arc::clone(&self.budget));
+        self.handle(Input::TakesDisconnected(self.handlers.takes_disconnected));
         self.truth.land(&Arc::new(Hub::booted(boot, self.now)));
         self.apply(usize::MAX, 0);
         assert!(self.hub.is_live());
+        self.handlers.check_restored(&self.truth);
     }
 
-    fn handle(&mut self, input: Input) {
+    pub(super) fn handle(&mut self, input: Input) {
         self.hub.handle(self.now, input);
         while let Some(output) = self.hub.poll_output() {
             match output {
@@ -288,11 +298,10 @@ impl World {
                     let waits = self.commands.iter().position(|waits| *waits == command);
                     assert!(waits.map(|at| self.commands.swap_remove(at)).is_some(), "answered twice");
                 }
-                Output::Call { call, .. } => {
-                    let answer = Err(EventError::NoHandler);
-                    self.hub.handle(self.now, Input::Called { call, answer });
-                }
-                Output::CancelCall(_) | Output::Connected(_) | Output::Disconnected(_) => {}
+                Output::Call { call, event } => self.handlers.call(&self.truth, call, &event),
+                Output::CancelCall(call) => self.handlers.cancel(call),
+                Output::Connected(connected) => self.handlers.connected(&self.truth, &connected),
+                Output::Disconnected(ended) => self.handlers.disconnected(&self.truth, &ended),
             }
         }
         self.hub.wake_writers();
@@ -323,7 +332,7 @@ impl World {
             roles: chosen(&all, !roles_left_out).map(|role| format!("webpubsub.{role}")).collect(),
             groups: chosen(&GROUPS, groups).filter_map(|name| GroupName::new(name).ok()).collect(),
             reconnection_token: subprotocol.is_reliable().then(|| ReconnectionToken("token".to_owned())),
-            state: None,
+            state: (roles_left_out % 4 == 3).then(|| HandlerState(Bytes::copy_from_slice(name.as_bytes()))),
             custom_subprotocol: None,
         };
         let open = OpenId(self.id());
@@ -348,7 +357,8 @@ impl World {
         };
         let is_first = matches!(waiting, Some(Waiting::Open { .. }));
         let Ok(attachment) = outcome else { return };
-        assert!(self.truth.sessions.contains_key(name), "{name} is not in the log");
+        // The log may know of the session's end, too, before the shard does.
+        assert!(self.truth.has_opened(name), "{name} is not in the log");
         for older in self.sockets.iter().filter(|socket| socket.name == *name) {
             assert!(!older.is_current(), "two sockets at once");
         }
@@ -421,8 +431,7 @@ impl World {
                 Upstream::LeaveGroup { group: group_of(group), ack_id: ack_id(id) }
             }
             Ask::Publish { group, ack_id: id, padding, no_echo, ttl_seconds, .. } => {
-                self.texts += 1;
-                let text = format!("text {}{}", self.texts, ".".repeat(usize::from(padding)));
+                let text = self.fresh_text(usize::from(padding));
                 let message = Upstream::SendToGroup {
                     group: group_of(group),
                     payload: Payload { kind: PayloadKind::Text, bytes: text.into() },
@@ -435,12 +444,16 @@ impl World {
                 message
             }
             Ask::Again { ack_id } => self.published.get(&AckId::from(ack_id)).filter(|_| !is_raw)?.clone(),
-            Ask::Event { ack_id: id } => Upstream::Event {
-                event: EventName::raw(),
-                payload: Payload { kind: PayloadKind::Binary, bytes: Bytes::new() },
-                metadata: Metadata::default(),
-                ack_id: ack_id(id),
-            },
+            Ask::Event { ack_id: id } => {
+                let message = Upstream::Event {
+                    event: EventName::raw(),
+                    payload: Payload { kind: PayloadKind::Binary, bytes: Bytes::new() },
+                    metadata: Metadata::default(),
+                    ack_id: ack_id(id),
+                };
+                self.published.extend(message.ack_id().map(|id| (id, message.clone())));
+                message
+            }
             Ask::Invoke => Upstream::Invoke {
                 invocation_id: "1".to_owned(),
                 event: EventName::raw(),
@@ -459,6 +472,12 @@ impl World {
         })
     }
 
+    /// A text that nothing else has.
+    pub(super) fn fresh_text(&mut self, padding: usize) -> String {
+        self.texts += 1;
+        format!("text {}{}", self.texts, ".".repeat(padding))
+    }
+
     fn read_all(&mut self, socket: usize) {
         while self.read(socket, 1 << 16, None) == Progress::Frames {}
     }
@@ -473,7 +492,9 @@ impl World {
         let (mut out, mut marks) = (BytesMut::new(), Vec::new());
         let mut outbox = socket.attachment.outbox.lock();
         let progress = outbox.transmit(session.epoch, *now, budget, &mut out, &mut marks, Waker::noop());
-        if newest != Some(socket_at) || socket.is_closed {
+        // What a session that is over leaves behind is nobody's business once its client has gone.
+        let is_left = socket.is_closed && truth.sessions.contains_key(&socket.name);
+        if newest != Some(socket_at) || is_left {
             let is_over = matches!(progress, Progress::Cut | Progress::Close(_));
             assert!(is_over, "an older socket is sent something");
         }
@@ -504,55 +525,6 @@ impl World {
     fn id(&mut self) -> u64 {
         self.next_id += 1;
         self.next_id
-    }
-}
-
-impl Socket {
-    fn is_current(&self) -> bool {
-        self.attachment.outbox.lock().is_current(self.attachment.session.epoch)
-    }
-
-    /// A socket that has read everything, and whose requests are all settled, may send more.
-    fn check_reading(&self) {
-        let epoch = self.attachment.session.epoch;
-        let may_read = self.attachment.outbox.lock().may_read(epoch, Waker::noop());
-        assert!(may_read || self.is_closed, "requests that are settled count as pending");
-    }
-
-    fn hears(&mut self, heard: Heard, truth: &Truth, latest: Time) {
-        let name = &self.name;
-        match heard {
-            Heard::Message { id, text } => {
-                assert_eq!(id.is_some(), self.subprotocol.is_reliable(), "a sequence id where one belongs");
-                // What is sent to a session that has just ended is not judged: the log has nothing of it any more.
-                let Some(session) = truth.sessions.get(name) else { return };
-                let Some(id) = id else {
-                    let next = session.deliveries.get(self.read).map(|delivery| &delivery.text);
-                    assert_eq!(next, Some(&text), "{name} gets everything in order");
-                    self.read += 1;
-                    return;
-                };
-                assert!(id > self.last_id && id < 1 << 53, "{id} after {}", self.last_id);
-                let named = session.deliveries.iter().find(|delivery| delivery.id == id);
-                assert_eq!(named.map(|delivery| &delivery.text), Some(&text), "{id} names one message");
-                let skipped = session.owed().find(|delivery| {
-                    (self.last_id + 1..id).contains(&delivery.id)
-                        && delivery.expires_at.is_none_or(|at| at > latest)
-                });
-                assert_eq!(skipped, None, "{name} is not sent what comes before {id}");
-                self.last_id = id;
-            }
-            Heard::Ack { ack_id, error } => {
-                self.acked.push(ack_id);
-                let says_executed =
-                    matches!(error, None | Some(ErrorName::Duplicate | ErrorName::PayloadMismatch));
-                assert!(
-                    !says_executed || truth.has_executed(name, ack_id),
-                    "{name}: {ack_id} is not in the log"
-                );
-            }
-            Heard::Other => {}
-        }
     }
 }
 
