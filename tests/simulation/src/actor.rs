@@ -59,6 +59,14 @@ impl Actor {
         }
     }
 
+    /// The session that a client has in this hub, as far as it keeps the protocol.
+    pub fn session_in(&self, hub: usize) -> Option<String> {
+        match self {
+            Self::Honest(client) if client.hub == hub => client.session().map(str::to_owned),
+            Self::Honest(_) | Self::Malicious(_) | Self::Raw(_) => None,
+        }
+    }
+
     /// Its timer fires.
     pub fn timer(&mut self, world: &mut World) {
         if let Self::Honest(client) = self {

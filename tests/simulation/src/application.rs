@@ -3,7 +3,11 @@
 //!
 //! To the checker a request that sends is a publisher of its own. What goes to the sessions in a group is a publish to
 //! the group, whether the group was named or a filter selected it.
+//!
+//! One group of each hub is the application's: clients neither join nor leave it. What it does to their memberships is a
+//! request without an ack to the checker, which can't tell when it was executed; so that it was is looked up as well.
 
+use oncewire_checker::{Event as Seen, Membership};
 use oncewire_protocol::filter::Filter;
 use oncewire_protocol::hub::{Action, Command, CommandError, CommandId, Done, Input};
 use oncewire_protocol::log::{Audience, Permission, RequestKey, RequestName, Selection, Sent};
@@ -17,6 +21,11 @@ use crate::coverage::Path;
 use crate::honest::payload;
 use crate::world::{Event, World};
 
+/// The group of each hub that the application puts sessions into.
+const LOUNGE: &str = "lounge";
+/// Sessions that it means at once, at most.
+const MEANT_MAX: usize = 3;
+
 /// The only ack id of a publisher.
 const ACK_ID: u64 = 1;
 
@@ -27,6 +36,8 @@ pub struct Asked {
     key: RequestKey,
     /// The publisher and its publish, as the checker sees them.
     publish: Option<(String, Upstream)>,
+    /// The sessions whose membership it changes.
+    meant: Vec<String>,
     is_answered: bool,
 }
 
@@ -36,6 +47,9 @@ impl World {
         let hub = self.random.index(self.hubs.len());
         self.next_asked += 1;
         let number = self.next_asked;
+        if self.random.permille(200) {
+            return self.change_membership(hub, number);
+        }
         let (action, publish) = if self.random.permille(120) {
             // Names are known before sessions are opened, and closing nobody says nothing.
             let Some(connection_id) = self.recent_session(hub).filter(|id| self.exists(hub, id)) else {
@@ -51,17 +65,53 @@ impl World {
             self.record(event);
             (Action::Send(sent), Some((name, publish)))
         };
-        let key = RequestKey {
-            name: RequestName { id: u128::from(number), fingerprint: 0 },
-            window_seconds: 1_000_000,
-            window_requests: 10_000,
+        self.ask(
+            number,
+            Asked { hub, action, key: key_of(number), publish, meant: Vec::new(), is_answered: false },
+        );
+    }
+
+    /// Puts some sessions into the application's group, or takes them out. One such request at a time: what comes of it
+    /// can be looked up then.
+    fn change_membership(&mut self, hub: usize, number: u64) {
+        let is_open = |asked: &Asked| !asked.meant.is_empty() && !asked.is_answered;
+        let Ok(lounge) = GroupName::new(LOUNGE) else { return };
+        if self.asked.values().any(is_open) {
+            return;
+        }
+        let known: Vec<String> =
+            self.actors.iter().flatten().filter_map(|actor| actor.session_in(hub)).collect();
+        let mut meant: Vec<String> = (0..MEANT_MAX)
+            .filter_map(|_| known.get(self.random.index(known.len().max(1))).cloned())
+            .collect();
+        meant.sort_unstable();
+        meant.dedup();
+        let Some(first) = meant.first() else { return };
+        let selection = if meant.len() == 1 && self.random.permille(500) {
+            Selection::whole(Audience::Connection(ConnectionId::new(first)))
+        } else {
+            let filter = format!("connectionId in ('{}')", meant.join("', '"));
+            Selection { filter: Filter::parse(&filter).ok(), ..Selection::whole(Audience::All) }
         };
-        self.asked.insert(number, Asked { hub, action, key, publish, is_answered: false });
+        let action = if self.random.permille(600) {
+            Action::Add { selection, groups: vec![lounge] }
+        } else {
+            Action::Remove { selection, groups: vec![lounge] }
+        };
+        self.ask(
+            number,
+            Asked { hub, action, key: key_of(number), publish: None, meant, is_answered: false },
+        );
+    }
+
+    fn ask(&mut self, number: u64, asked: Asked) {
+        self.asked.insert(number, asked);
         self.ask_again(number);
     }
 
     fn message_of_application(&mut self) -> (Sent, Upstream) {
-        let group = self.random_group();
+        let lounge = GroupName::new(LOUNGE).ok().filter(|_| self.random.permille(300));
+        let group = lounge.unwrap_or_else(|| self.random_group());
         let marker = self.fresh_marker();
         let mut payload = payload(&mut self.random, &marker, 10);
         let selection = if self.random.permille(500) {
@@ -92,14 +142,21 @@ impl World {
         if !self.is_up {
             return self.schedule_in((50, 1_000), Event::AskAgain { number });
         }
-        let (hub, action, key) = (asked.hub, asked.action.clone(), asked.key);
+        let (hub, action, key, asked_of) = (asked.hub, asked.action.clone(), asked.key, asked.meant.clone());
         if let Some((name, publish)) = &asked.publish
             && let Some(event) = self.recorder.request(self.now_us, name, publish)
         {
             self.record(event);
         }
+        for connection in asked_of {
+            let change = Membership { connection, group: LOUNGE.to_owned(), ack_id: None };
+            let is_add = matches!(action, Action::Add { .. });
+            self.record(if is_add { Seen::Join(change) } else { Seen::Leave(change) });
+        }
         let shard = match &action {
-            Action::Close { selection: Selection { audience: Audience::Connection(id), .. }, .. } => {
+            Action::Close { selection: Selection { audience: Audience::Connection(id), .. }, .. }
+            | Action::Add { selection: Selection { audience: Audience::Connection(id), .. }, .. }
+            | Action::Remove { selection: Selection { audience: Audience::Connection(id), .. }, .. } => {
                 self.hubs[hub].shard_of(id)
             }
             _ => number as usize % self.hubs[hub].shards.len(),
@@ -155,6 +212,11 @@ impl World {
         let Some(number) = self.commands.remove(&command).flatten() else { return };
         let Some(asked) = self.asked.get_mut(&number) else { return };
         match outcome {
+            // It was refused, and would be again.
+            Err(CommandError::UnknownConnection | CommandError::TooManyGroups) if !asked.meant.is_empty() => {
+                self.asked.remove(&number);
+                return;
+            }
             Err(_) => return self.schedule_in((20, 500), Event::AskAgain { number }),
             Ok(Done::Executed) => {}
             Ok(Done::Repeated) => self.coverage.note(Path::RequestRepeated),
@@ -166,12 +228,18 @@ impl World {
             }
             _ => None,
         };
+        let meant = if outcome == Ok(Done::Executed) { asked.meant.clone() } else { Vec::new() };
+        let is_add = matches!(asked.action, Action::Add { .. });
         let publisher = asked.publish.as_ref().map(|(name, _)| name.clone()).filter(|_| is_first);
         if let Some(audience) = closed {
             self.note(Path::ClosedByApplication);
             if self.hubs[hub].shards[shard].hub.has(&audience) {
                 self.fail(Failure::Driver(format!("{audience:?} is there after it was closed")));
             }
+        }
+        if !meant.is_empty() {
+            self.note(if is_add { Path::AddedByApplication } else { Path::RemovedByApplication });
+            self.check_membership(hub, shard, &meant, is_add);
         }
         if let Some(name) = publisher {
             let event = acked(&name, ACK_ID, None);
@@ -181,6 +249,22 @@ impl World {
             self.schedule_in((0, 3_000), Event::AskAgain { number });
         } else {
             self.asked.remove(&number);
+        }
+    }
+
+    /// The sessions of this shard are in the application's group now, or not.
+    fn check_membership(&mut self, hub: usize, shard: usize, meant: &[String], is_in: bool) {
+        let Ok(lounge) = GroupName::new(LOUNGE) else { return };
+        let shard = &self.hubs[hub].shards[shard].hub;
+        let members = shard.members(&lounge, None, usize::MAX);
+        let is_wrong = |name: &&String| {
+            let id = ConnectionId::new(name);
+            let is_member = members.iter().any(|member| member.connection_id == id);
+            shard.has(&Audience::Connection(id)) && is_member != is_in
+        };
+        if let Some(name) = meant.iter().find(is_wrong) {
+            let failure = format!("{name} is in the application's group: {}", !is_in);
+            self.fail(Failure::Driver(failure));
         }
     }
 
@@ -194,6 +278,14 @@ impl World {
     /// With the history it may be forgotten that something was done: a repetition would do it again.
     pub(crate) fn repeat_nothing(&mut self) {
         self.asked.clear();
+    }
+}
+
+fn key_of(number: u64) -> RequestKey {
+    RequestKey {
+        name: RequestName { id: u128::from(number), fingerprint: 0 },
+        window_seconds: 1_000_000,
+        window_requests: 10_000,
     }
 }
 

@@ -102,6 +102,8 @@ paths! {
     Filtered = "message of the application through a filter",
     RequestRepeated = "request of the application repeated, not executed again",
     ClosedByApplication = "session closed by the application",
+    AddedByApplication = "sessions put into a group by the application",
+    RemovedByApplication = "sessions taken out of a group by the application",
     // Event handlers.
     EventSent = "event sent",
     EventCalled = "event handler called",

@@ -113,6 +113,11 @@ impl Honest {
         self.socket.map(|(_, conn)| conn)
     }
 
+    /// Its session, once it is opened.
+    pub fn session(&self) -> Option<&str> {
+        self.session.as_deref()
+    }
+
     /// What it waits for, if anything.
     pub fn unsettled(&self) -> Option<String> {
         let what = match (self.is_open && self.is_known, self.pending.is_empty() && self.again.is_empty()) {

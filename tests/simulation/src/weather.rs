@@ -42,7 +42,7 @@ pub enum Fault {
     ClockBackward,
     /// The application grants or revokes a permission.
     RuleChange,
-    /// The application sends, or closes a session.
+    /// The application sends, changes memberships, or closes a session.
     Application,
     /// A client's application stops and starts again.
     ClientRestart,

@@ -2,8 +2,17 @@
 //! run in which much gets through.
 
 use arbitrary::{Arbitrary, Result, Unstructured};
+use oncewire_protocol::filter::Filter;
 use oncewire_protocol::hub::SocketEnd;
-use oncewire_protocol::wire::{Close, Subprotocol};
+use oncewire_protocol::log::{Audience, Selection};
+use oncewire_protocol::wire::{Close, ConnectionId, GroupName, Subprotocol, UserId};
+
+/// The user of some sessions.
+pub const USER: &str = "ada";
+/// What the application selects by: the members of a group ...
+pub const FILTER: &str = "'h' in groups";
+/// ... namely this one.
+pub const FILTERED_GROUP: &str = "h";
 
 /// A whole run.
 #[derive(Debug)]
@@ -87,6 +96,14 @@ pub enum Step {
     TakeDisconnected {
         takes: bool,
     },
+    /// The application puts sessions into a group, or takes them out of it or of all.
+    ChangeMembership {
+        whose: Whose,
+        session: u8,
+        /// None is all, where they are taken out.
+        group: Option<u8>,
+        add: bool,
+    },
     /// So many of the oldest appends that wait land.
     Land {
         appends: u8,
@@ -115,6 +132,38 @@ pub enum Step {
     },
     /// The process is gone, and a new one folds what is in the log.
     Restart,
+}
+
+/// Whom the application selects.
+#[derive(Debug, Clone, Copy)]
+pub enum Whose {
+    /// A session, by its name.
+    Session,
+    /// The sessions of a user.
+    User,
+    /// All but a session.
+    Others,
+    /// The members of a group but a session.
+    OtherMembers,
+    /// The members of a group, by a filter.
+    Filtered,
+}
+
+impl Whose {
+    /// The selection, given a session's name and a group.
+    pub fn selection(self, session: &str, group: GroupName) -> Selection {
+        let id = ConnectionId::new(session);
+        let others = |audience, id| Selection { excluded: vec![id], ..Selection::whole(audience) };
+        match self {
+            Self::Session => Selection::whole(Audience::Connection(id)),
+            Self::User => Selection::whole(Audience::User(UserId::new(USER))),
+            Self::Others => others(Audience::All, id),
+            Self::OtherMembers => others(Audience::Group(group), id),
+            Self::Filtered => {
+                Selection { filter: Filter::parse(FILTER).ok(), ..Selection::whole(Audience::All) }
+            }
+        }
+    }
 }
 
 /// A request.
@@ -221,6 +270,18 @@ impl<'a> Arbitrary<'a> for Step {
             }
             16 => {
                 let rule: u8 = u.arbitrary()?;
+                if rule >= 128 {
+                    let whose = match rule >> 3 & 7 {
+                        0 | 1 => Whose::Session,
+                        2 | 3 => Whose::User,
+                        4 => Whose::Others,
+                        5 => Whose::OtherMembers,
+                        _ => Whose::Filtered,
+                    };
+                    let (add, group) = (rule % 2 == 1, rule >> 1 & 3);
+                    let group = (add || group < 3).then_some(group);
+                    return Ok(Self::ChangeMembership { whose, session: u.arbitrary()?, group, add });
+                }
                 let (join_leave, allow) = (rule % 2 == 1, rule % 4 > 1);
                 Self::ChangeRule { session: u.arbitrary()?, join_leave, group: rule >> 2, allow }
             }

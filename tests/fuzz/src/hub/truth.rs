@@ -3,8 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use oncewire_protocol::log::{Audience, Body, EventId, HandlerState, Offset, Record, Time};
+use oncewire_protocol::filter::Filter;
+use oncewire_protocol::log::{Audience, Body, EventId, HandlerState, Offset, Record, Selection, Time};
 use oncewire_protocol::wire::{AckId, SequenceId, Subprotocol};
+
+use super::steps::{FILTER, FILTERED_GROUP};
 
 /// A message that a session is owed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,7 +23,10 @@ pub struct Delivery {
 #[derive(Debug)]
 pub struct Session {
     pub subprotocol: Subprotocol,
+    user: Option<String>,
     pub groups: BTreeSet<String>,
+    /// The application has put it into groups, which is checked against what had come back before only.
+    is_added: bool,
     pub deliveries: Vec<Delivery>,
     /// Its client has acknowledged everything up to this id, as far as its records or its socket said.
     pub acknowledged: SequenceId,
@@ -128,6 +134,8 @@ impl Truth {
                 self.names.push((name.clone(), opened.subprotocol));
                 let session = Session {
                     subprotocol: opened.subprotocol,
+                    user: opened.user_id.as_ref().map(ToString::to_string),
+                    is_added: false,
                     groups: opened.groups.iter().map(ToString::to_string).collect(),
                     deliveries: Vec::new(),
                     acknowledged: 0,
@@ -188,13 +196,27 @@ impl Truth {
                     |session| takes_disconnected.then(|| EventId::last_number(session.boots)),
                 );
             }
-            Body::Sent(_) | Body::Added { .. } | Body::Removed { .. } => {
+            Body::Added { selection, groups } => {
+                for session in self.selected(selection) {
+                    session.is_added = true;
+                    session.groups.extend(groups.iter().map(ToString::to_string));
+                }
+            }
+            Body::Removed { selection, groups } => {
+                for session in self.selected(selection) {
+                    session.groups.retain(|group| {
+                        !groups.is_empty() && !groups.iter().any(|left| left.as_str() == group)
+                    });
+                }
+            }
+            Body::Sent(_) => {
                 unreachable!("no step of this target asks for it");
             }
             Body::Ended { disconnected, .. } => self.end(|other, _| other == name, |_| *disconnected),
         }
         if let Some(session) = self.sessions.get(&name) {
-            assert!(session.groups.len() <= self.groups_max, "{name} is in too many groups");
+            let is_few = session.groups.len() <= self.groups_max;
+            assert!(is_few || session.is_added, "{name} is in too many groups");
         }
     }
 
@@ -209,6 +231,25 @@ impl Truth {
             }
             !is_over
         });
+    }
+
+    /// Whom the application means.
+    fn selected(&mut self, selection: &Selection) -> impl Iterator<Item = &mut Session> {
+        let is_meant = |name: &str, session: &Session| {
+            let is_in_audience = match &selection.audience {
+                Audience::All => true,
+                Audience::Group(group) => session.groups.contains(group.as_str()),
+                Audience::User(user) => session.user.as_deref() == Some(user.as_str()),
+                Audience::Connection(id) => id.as_str() == name,
+            };
+            // The only filter of this target.
+            let is_selected = match selection.filter.as_ref().map(Filter::as_str) {
+                Some(filter) => filter == FILTER && session.groups.contains(FILTERED_GROUP),
+                None => true,
+            };
+            is_in_audience && is_selected && !selection.excluded.iter().any(|id| id.as_str() == name)
+        };
+        self.sessions.iter_mut().filter_map(move |(name, session)| is_meant(name, session).then_some(session))
     }
 
     /// A client acknowledges up to `id`, when this many records had come back.

@@ -20,7 +20,7 @@ use oncewire_protocol::wire::{
 
 use super::handlers::Handlers;
 use super::socket::Socket;
-use super::steps::{Ask, Bounds, Step};
+use super::steps::{Ask, Bounds, Step, USER};
 use super::truth::Truth;
 use crate::frames::hear;
 
@@ -137,21 +137,23 @@ impl World {
                 let connection_id = ConnectionId::new(name);
                 let permission =
                     if join_leave { Permission::JoinLeaveGroup } else { Permission::SendToGroup };
-                let command = CommandId(self.id());
-                self.commands.push(command);
                 let group = group_of(group);
-                let action = Action::ChangeRule { connection_id, permission, group, allow };
-                let command = Command { command, request: None, is_strict: false, action };
-                self.handle(Input::Command(Box::new(command)));
+                self.command(Action::ChangeRule { connection_id, permission, group, allow });
+            }
+            Step::ChangeMembership { whose, session, group, add } => {
+                let Some((name, _)) = pick(&self.names, session) else { return };
+                let selection = whose.selection(name, group_of(session));
+                let groups = group.map(group_of).into_iter().collect();
+                self.command(if add {
+                    Action::Add { selection, groups }
+                } else {
+                    Action::Remove { selection, groups }
+                });
             }
             Step::CloseSession { session } => {
                 let Some((name, _)) = pick(&self.names, session) else { return };
                 let selection = Selection::whole(Audience::Connection(ConnectionId::new(name)));
-                let command = CommandId(self.id());
-                self.commands.push(command);
-                let action = Action::Close { selection, reason: String::new() };
-                let command = Command { command, request: None, is_strict: false, action };
-                self.handle(Input::Command(Box::new(command)));
+                self.command(Action::Close { selection, reason: String::new() });
             }
             Step::Answer { call, form } => self.answer(call, form),
             Step::Tell { ends } => self.tell(usize::from(ends)),
@@ -189,6 +191,12 @@ impl World {
             Step::ClockBack { ms } => self.now = Time(self.now.0.saturating_sub(u64::from(ms))),
             Step::Restart => self.restart(),
         }
+    }
+
+    fn command(&mut self, action: Action) {
+        let command = CommandId(self.id());
+        self.commands.push(command);
+        self.handle(Input::Command(Box::new(Command { command, request: None, is_strict: false, action })));
     }
 
     /// Everything lands and comes back; then nothing waits any more, and each session gets what it is owed.
@@ -327,7 +335,7 @@ impl World {
         let all = ["joinLeaveGroup", "sendToGroup", "sendToGroup.g", "joinLeaveGroups.?", "sendToGroups.**"];
         let session = NewSession {
             connection_id: ConnectionId::new(&name),
-            user_id: roles_left_out.is_multiple_of(2).then(|| UserId::new("ada")),
+            user_id: roles_left_out.is_multiple_of(2).then(|| UserId::new(USER)),
             subprotocol,
             roles: chosen(&all, !roles_left_out).map(|role| format!("webpubsub.{role}")).collect(),
             groups: chosen(&GROUPS, groups).filter_map(|name| GroupName::new(name).ok()).collect(),
