@@ -118,7 +118,7 @@ fn a_batch_that_was_in_doubt_once_never_fails_for_certain_and_the_next_begins_wi
     assert_eq!(requests.unsettled().count(), 0);
     settled(&mut requests);
     push(&mut requests, [Some(2)]);
-    requests.next_batch(append_all()).records;
+    requests.next_batch(append_all());
     assert!(requests.has_certainly_failed(Certainty::Definite));
 }
 

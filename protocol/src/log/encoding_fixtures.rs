@@ -1,0 +1,221 @@
+//! Records as they are stored for ever, and what each says.
+
+use std::path::PathBuf;
+
+use super::*;
+
+pub(super) fn fixtures() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/records")
+}
+
+/// Reads hexadecimal bytes; what follows a `#` says what they are.
+pub(super) fn fixture(name: &str) -> Bytes {
+    let folder = if name.contains('/') { fixtures() } else { fixtures().join("v1") };
+    let text = std::fs::read_to_string(folder.join(name).with_extension("hex")).unwrap();
+    let code = text.lines().map(|line| line.split('#').next().unwrap_or_default());
+    code.flat_map(str::split_whitespace).map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
+}
+
+/// What each fixture says.
+pub(super) fn version_1() -> Vec<(&'static str, Record)> {
+    let c1 = || ConnectionId::new("c-1");
+    let lobby = || group_name("lobby");
+    let bare = |body| fixed_record(2, 1, None, None, body);
+    let mut metadata = Metadata::default();
+    metadata.insert("trace", "a1").unwrap();
+    metadata.insert("id", "7").unwrap();
+    let opened = Opened {
+        connection_id: c1(),
+        user_id: Some(UserId::new("ada")),
+        subprotocol: Subprotocol::JsonReliable,
+        roles: vec!["webpubsub.sendToGroup".to_owned(), "webpubsub.joinLeaveGroups.a.*".to_owned()],
+        groups: vec![lobby(), group_name("grün")],
+        ack_window_ids: 10_000,
+        retention_seconds: 60,
+        state: None,
+        custom_subprotocol: None,
+        takes_disconnected: false,
+    };
+    let mut opened = fixed_record(300, 299, None, None, Body::Opened(opened));
+    opened.key.boot.shard = 3;
+    let opened_bare = Opened {
+        connection_id: ConnectionId::new("c-2"),
+        user_id: None,
+        subprotocol: Subprotocol::Raw,
+        roles: vec![],
+        groups: vec![],
+        ack_window_ids: 0,
+        retention_seconds: 0,
+        state: None,
+        custom_subprotocol: None,
+        takes_disconnected: false,
+    };
+    let published = Published {
+        publisher: Some(c1()),
+        user_id: Some(UserId::new("ada")),
+        groups: vec![lobby(), group_name("a.b")],
+        no_echo: true,
+        ttl_seconds: 300,
+        payload: Payload { kind: PayloadKind::Json, bytes: Bytes::from_static(b"{\"n\": 1.0}") },
+        metadata,
+    };
+    let published_bare = Published {
+        publisher: None,
+        user_id: None,
+        groups: vec![lobby()],
+        no_echo: false,
+        ttl_seconds: 0,
+        payload: Payload { kind: PayloadKind::Text, bytes: Bytes::new() },
+        metadata: Metadata::default(),
+    };
+    let several = vec![group_name("a"), group_name("b"), group_name("c.d")];
+    vec![
+        ("booted", fixed_record(0, 0, None, None, Body::Booted)),
+        ("opened", opened),
+        ("opened-bare", fixed_record(1, 1, None, None, Body::Opened(opened_bare))),
+        (
+            "joined",
+            fixed_record(
+                2,
+                1,
+                None,
+                Some((0, 0x1122_3344_5566_7788)),
+                Body::Joined { connection_id: c1(), groups: vec![lobby()] },
+            ),
+        ),
+        (
+            "joined-several",
+            fixed_record(2, 1, Some(17), None, Body::Joined { connection_id: c1(), groups: several }),
+        ),
+        ("left", bare(Body::Left { connection_id: c1(), groups: vec![lobby()] })),
+        (
+            "published",
+            fixed_record(
+                70_000,
+                69_990,
+                Some((1 << 53) - 1),
+                Some((u64::MAX, u64::MAX)),
+                Body::Published(published),
+            ),
+        ),
+        ("published-bare", bare(Body::Published(published_bare))),
+        (
+            "granted",
+            bare(Body::Granted { connection_id: c1(), permission: Permission::SendToGroup, group: lobby() }),
+        ),
+        (
+            "revoked",
+            bare(Body::Revoked {
+                connection_id: c1(),
+                permission: Permission::JoinLeaveGroup,
+                group: lobby(),
+            }),
+        ),
+        ("ended", bare(Body::Ended { connection_id: c1(), reason: EndReason::Expired, disconnected: None })),
+    ]
+}
+
+/// What each fixture of version 2 says.
+pub(super) fn version_2() -> Vec<(&'static str, Record)> {
+    let bare = |body| fixed_record(2, 1, None, None, body);
+    let mut metadata = Metadata::default();
+    metadata.insert("trace", "a1").unwrap();
+    let selection = Selection {
+        audience: Audience::Group(group_name("lobby")),
+        excluded: vec![ConnectionId::new("c-1"), ConnectionId::new("c,2")],
+        filter: Some(Filter::parse("userId eq null").unwrap()),
+    };
+    let sent = Sent {
+        selection,
+        ttl_seconds: 300,
+        payload: Payload { kind: PayloadKind::Json, bytes: Bytes::from_static(b"{\"n\": 1.0}") },
+        metadata,
+    };
+    let mut sent = bare(Body::Sent(sent));
+    sent.key.request = Some(RequestKey {
+        name: RequestName {
+            id: 0x0011_2233_4455_6677_8899_aabb_ccdd_eeff,
+            fingerprint: 0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10,
+        },
+        window_seconds: 300,
+        window_requests: 100_000,
+    });
+    let sent_bare = Sent {
+        selection: Selection::whole(Audience::All),
+        ttl_seconds: 0,
+        payload: Payload { kind: PayloadKind::Text, bytes: Bytes::new() },
+        metadata: Metadata::default(),
+    };
+    let user = || Selection::whole(Audience::User(UserId::new("ada")));
+    let connection = || Selection::whole(Audience::Connection(ConnectionId::new("c-1")));
+    let groups = vec![group_name("lobby"), group_name("a.b")];
+    vec![
+        ("v2/sent", sent),
+        ("v2/sent-bare", bare(Body::Sent(sent_bare))),
+        ("v2/added", bare(Body::Added { selection: user(), groups: groups.clone() })),
+        ("v2/removed", bare(Body::Removed { selection: connection(), groups })),
+        ("v2/removed-from-all", bare(Body::Removed { selection: user(), groups: Vec::new() })),
+        (
+            "v2/closed",
+            bare(Body::Closed {
+                selection: connection(),
+                reason: "maintenance".to_owned(),
+                takes_disconnected: false,
+            }),
+        ),
+    ]
+}
+
+/// What each fixture of version 3 says.
+pub(super) fn version_3() -> Vec<(&'static str, Record)> {
+    let c1 = || ConnectionId::new("c-1");
+    let bare = |body| fixed_record(2, 1, None, None, body);
+    let state = || Some(HandlerState(Bytes::from_static(b"eyJhIjoxfQ==")));
+    let mut metadata = Metadata::default();
+    metadata.insert("trace", "a1").unwrap();
+    let opened = Opened {
+        connection_id: c1(),
+        user_id: None,
+        subprotocol: Subprotocol::Raw,
+        roles: vec![],
+        groups: vec![],
+        ack_window_ids: 10_000,
+        retention_seconds: 60,
+        state: state(),
+        custom_subprotocol: Some("chat.v1".to_owned()),
+        takes_disconnected: true,
+    };
+    let reply = HandlerReply {
+        payload: Payload { kind: PayloadKind::Json, bytes: Bytes::from_static(b"{\"n\": 1.0}") },
+        metadata,
+    };
+    let handled = Body::Handled { connection_id: c1(), reply: Some(reply), state: state() };
+    let handled = fixed_record(2, 1, None, Some((7, 0x1122_3344_5566_7788)), handled);
+    let emptied = Some(HandlerState::default());
+    let selection = Selection::whole(Audience::All);
+    vec![
+        ("v3/opened", bare(Body::Opened(opened))),
+        (
+            "v3/ended",
+            bare(Body::Ended { connection_id: c1(), reason: EndReason::Expired, disconnected: Some(3) }),
+        ),
+        ("v3/closed", bare(Body::Closed { selection, reason: String::new(), takes_disconnected: true })),
+        ("v3/handled", handled),
+        ("v3/handled-bare", bare(Body::Handled { connection_id: c1(), reply: None, state: emptied })),
+        ("v3/told", bare(Body::Told { connection_ids: vec![c1(), ConnectionId::new("c-2")] })),
+    ]
+}
+
+fn fixed_record(
+    counter: u64,
+    settled_below: u64,
+    sequence_ack: Option<u64>,
+    ack: Option<(u64, u64)>,
+    body: Body,
+) -> Record {
+    let boot = BootId(0x0123_4567_89ab_cdef_fedc_ba98_7654_3210);
+    let ack =
+        ack.map(|(ack_id, fingerprint)| AckKey { ack_id, fingerprint: Fingerprint::from_log(fingerprint) });
+    let key = Key { boot: BootKey { boot, shard: 0, counter, settled_below }, ack, request: None };
+    Record { key, time: Time(1_764_284_400_123), sequence_ack, body }
+}
