@@ -11,7 +11,7 @@ use crate::log::HandlerReply;
 use crate::log::{Audience, RequestKey, RequestName, Selection};
 use fixtures::{fixture, fixtures, version_1, version_2, version_3};
 
-#[path = "encoding_fixtures.rs"]
+#[path = "encoding_fixture_tests.rs"]
 mod fixtures;
 
 proptest! {
