@@ -54,7 +54,7 @@ const CAUGHT_WITHIN: &[(Fault, u64)] = &[
     (Core(EventOvertaken), 10),
     (Core(HandlerStateIgnored), 10),
     (Core(HandlerReplyIgnored), 10),
-    (Core(UntoldNotRestored), 60),
+    (Core(UntoldNotRestored), 20),
     (Core(OutboxLostAtDetach), 10),
     (Core(NoRewindAtAttach), 10),
     (Core(SequenceAckFreesOneMore), 10),
