@@ -47,6 +47,7 @@ enum Command {
     IdleMemory(command::idle_memory::IdleMemoryArgs),
     Beside(command::beside::BesideArgs),
     Rest(command::rest::RestArgs),
+    Events(command::events::EventsArgs),
     Store(command::store::StoreArgs),
     Restart(command::restart::RestartArgs),
     #[command(hide = true)]
@@ -63,6 +64,7 @@ fn main() -> Result<()> {
         Command::IdleMemory(args) => command::idle_memory::run(&args),
         Command::Beside(args) => command::beside::run(&args),
         Command::Rest(args) => command::rest::run(&args),
+        Command::Events(args) => command::events::run(&args),
         Command::Store(args) => command::store::run(&args),
         Command::Restart(args) => command::restart::run(&args),
         Command::RestartProcess(args) => command::restart::run_process(&args),

@@ -17,6 +17,9 @@ pub const HUB: &str = "bench";
 /// The group of all benchmarks.
 pub const GROUP: &str = "bench";
 
+/// The user event of all benchmarks.
+pub const EVENT: &str = "echo";
+
 /// Length of the text that [`Stamp`] takes at the start of a payload: the least payload.
 pub const STAMP_BYTES: usize = 16;
 
@@ -40,11 +43,26 @@ pub enum Downstream {
 
 /// Writes a publish of `payload_bytes` (at least [`STAMP_BYTES`]) into `out`, replacing what it held.
 pub fn write_publish(ack_id: u64, stamp: Stamp, payload_bytes: usize, out: &mut Vec<u8>) {
+    write_request(("sendToGroup", "group", GROUP), ack_id, stamp, payload_bytes, out);
+}
+
+/// Writes a user event of `payload_bytes` (at least [`STAMP_BYTES`]) into `out`, replacing what it held.
+pub fn write_event(ack_id: u64, stamp: Stamp, payload_bytes: usize, out: &mut Vec<u8>) {
+    write_request(("event", "event", EVENT), ack_id, stamp, payload_bytes, out);
+}
+
+fn write_request(
+    (kind, key, name): (&str, &str, &str),
+    ack_id: u64,
+    stamp: Stamp,
+    payload_bytes: usize,
+    out: &mut Vec<u8>,
+) {
     let mut digits = itoa::Buffer::new();
     out.clear();
-    out.extend_from_slice(br#"{"type":"sendToGroup","group":""#);
-    out.extend_from_slice(GROUP.as_bytes());
-    out.extend_from_slice(br#"","ackId":"#);
+    for part in [r#"{"type":""#, kind, r#"",""#, key, r#"":""#, name, r#"","ackId":"#] {
+        out.extend_from_slice(part.as_bytes());
+    }
     out.extend_from_slice(digits.format(ack_id).as_bytes());
     out.extend_from_slice(br#","dataType":"text","data":""#);
     let payload_start = out.len();

@@ -2,6 +2,7 @@
 
 pub mod accept;
 pub mod beside;
+pub mod events;
 pub mod fanout;
 pub mod generator;
 pub mod idle_memory;

@@ -5,6 +5,7 @@
 
 pub mod accept;
 pub mod clients;
+pub mod events;
 pub mod fanout;
 pub mod inbound;
 pub mod requests;
