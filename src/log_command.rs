@@ -140,7 +140,7 @@ fn verdict(report: &HubReport) -> &'static str {
 
 fn kind(body: &Body) -> &'static str {
     match body {
-        Body::Booted => "boots",
+        Body::Booted { .. } => "boots",
         Body::Opened(_) => "sessions opened",
         Body::Joined { .. } => "joins",
         Body::Left { .. } => "leaves",

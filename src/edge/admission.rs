@@ -28,6 +28,8 @@ use crate::engine::{self, Accepted, ConnectRefused, HubHandle, NewSession, Socke
 pub(super) const FAREWELLS_MAX: usize = 256;
 /// How long that is tried. Nothing is kept for later: as there is no session, there is no record of it.
 const FAREWELL_WAIT: Duration = Duration::from_secs(60);
+/// How long after an attempt the next one is made.
+const FAREWELL_PAUSE: Duration = Duration::from_secs(3);
 /// The number that `disconnected` has then: `connect` has 0, and nothing else happened.
 const FAREWELL_NUMBER: u64 = 1;
 
@@ -185,7 +187,12 @@ impl Drop for Farewell {
         }
         let reason = "The session could not be opened.".to_owned();
         let disconnected = Disconnected { subject, number: FAREWELL_NUMBER, time: engine::now(), reason };
-        let telling = shared.edge.engine.event_handlers().disconnected(&hub, disconnected);
+        let handlers = Arc::clone(shared.edge.engine.event_handlers());
+        let telling = async move {
+            while !handlers.disconnected(&hub, disconnected.clone()).await {
+                tokio::time::sleep(FAREWELL_PAUSE).await;
+            }
+        };
         let is_stopping = shared.is_stopping.clone();
         shared.tasks.spawn(async move {
             // Told or not: nothing more can be done.

@@ -48,7 +48,7 @@ impl EventHandlers for Application {
     }
 
     /// Never comes to an end: so a farewell that is under way stays so.
-    fn disconnected(&self, _: &HubName, disconnected: Disconnected) -> BoxFuture<'static, ()> {
+    fn disconnected(&self, _: &HubName, disconnected: Disconnected) -> BoxFuture<'static, bool> {
         self.told.send(disconnected).unwrap();
         std::future::pending().boxed()
     }

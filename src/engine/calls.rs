@@ -1,29 +1,38 @@
 //! A shard's dealings with the application's event handlers: calls under way, and ends that are still to be told.
 //!
-//! Each runs in a task of its own, so that no handler holds up the shard.
+//! Each runs in a task of its own, so that no handler holds up the shard. An end that could not be told goes to the back of
+//! the line, so that it holds up no other, and the line rests for a while.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures_util::future::FutureExt;
 use oncewire_protocol::hub::{CallId, Connected, EventError, Handled, Input, UserEvent};
 use oncewire_protocol::log::Disconnected;
 use oncewire_protocol::wire::{ConnectionId, HubName};
 use tokio::sync::{mpsc, watch};
-use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use super::EventHandlers;
 
 /// Ends that are being told at a time; the others wait for their turn, without a task.
 pub(super) const TELLING_MAX: usize = 256;
+/// How long nothing more is told after an attempt that failed; twice as long after each further one ...
+const REST_MIN: Duration = Duration::from_secs(1);
+/// ... up to this.
+const REST_MAX: Duration = Duration::from_secs(60);
 
 /// See the module.
 pub(super) struct Calls {
     hub: HubName,
     handlers: Arc<dyn EventHandlers>,
     changes: watch::Receiver<u64>,
-    under_way: HashMap<CallId, AbortHandle>,
-    telling: usize,
     to_tell: VecDeque<Disconnected>,
+    telling: usize,
+    /// Set after an attempt that failed: for how long nothing more is told, and until when.
+    rest: Option<(Duration, Instant)>,
     /// As many as there are tasks, at most.
     answers: mpsc::UnboundedReceiver<Answer>,
     answer_to: mpsc::UnboundedSender<Answer>,
@@ -33,6 +42,7 @@ pub(super) struct Calls {
 pub(super) enum Answer {
     Called(CallId, Result<Handled, EventError>),
     Told(ConnectionId),
+    NotTold(Box<Disconnected>),
 }
 
 impl Calls {
@@ -41,23 +51,16 @@ impl Calls {
         let mut changes = handlers.changes();
         // The configuration of the moment is news to the shard.
         changes.mark_changed();
-        Self {
-            hub,
-            handlers,
-            changes,
-            under_way: HashMap::new(),
-            telling: 0,
-            to_tell: VecDeque::new(),
-            answers,
-            answer_to,
-        }
+        Self { hub, handlers, changes, to_tell: VecDeque::new(), telling: 0, rest: None, answers, answer_to }
     }
 
-    /// Waits until something has to be put into the shard, and adds so many answers at most.
+    /// Waits until something has to be put into the shard or told, and adds so many answers at most.
     pub(super) async fn next(&mut self, answers: &mut Vec<Answer>, count_max: usize) {
+        let rests_until = self.rest.map(|(_, until)| until).filter(|_| !self.to_tell.is_empty());
         tokio::select! {
             _ = self.answers.recv_many(answers, count_max) => {}
             Ok(()) = self.changes.changed() => self.changes.mark_changed(),
+            () = tokio::time::sleep_until(rests_until.unwrap_or_else(Instant::now)), if rests_until.is_some() => {}
         }
     }
 
@@ -67,22 +70,32 @@ impl Calls {
             return None;
         }
         self.changes.mark_unchanged();
+        self.rest = None;
         Some(Input::TakesDisconnected(self.handlers.takes_disconnected(&self.hub)))
     }
 
-    /// Turns answers into inputs, and goes on with what waited for them.
-    pub(super) fn take(&mut self, answers: &mut Vec<Answer>) -> Vec<Input> {
+    /// Turns answers, up to so many, into inputs, and goes on with what waited for them.
+    pub(super) fn take(&mut self, answers: &mut Vec<Answer>, count_max: usize) -> Vec<Input> {
+        // In each turn: while a shard's inbox never runs empty, answers do not get their own.
+        while answers.len() < count_max
+            && let Ok(answer) = self.answers.try_recv()
+        {
+            answers.push(answer);
+        }
         let mut inputs = Vec::new();
         let mut told = Vec::new();
         for answer in answers.drain(..) {
             match answer {
-                Answer::Called(call, answer) => {
-                    self.under_way.remove(&call);
-                    inputs.push(Input::Called { call, answer });
-                }
+                Answer::Called(call, answer) => inputs.push(Input::Called { call, answer }),
                 Answer::Told(connection_id) => {
                     self.telling -= 1;
+                    self.rest = None;
                     told.push(connection_id);
+                }
+                Answer::NotTold(disconnected) => {
+                    self.telling -= 1;
+                    self.to_tell.push_back(*disconnected);
+                    self.rest_longer();
                 }
             }
         }
@@ -93,19 +106,25 @@ impl Calls {
         inputs
     }
 
-    pub(super) fn call(&mut self, call: CallId, event: UserEvent) {
-        let handled = self.handlers.user_event(&self.hub, event);
-        let answer_to = self.answer_to.clone();
-        let task = tokio::spawn(async move {
-            let _ = answer_to.send(Answer::Called(call, handled.await));
-        });
-        self.under_way.insert(call, task.abort_handle());
+    /// Attempts that were under way together count as one.
+    fn rest_longer(&mut self) {
+        let now = Instant::now();
+        let rest = match self.rest {
+            Some((_, until)) if now < until => return,
+            Some((last, _)) => (last * 2).min(REST_MAX),
+            None => REST_MIN,
+        };
+        self.rest = Some((rest, now + rest));
     }
 
-    pub(super) fn cancel(&mut self, call: CallId) {
-        if let Some(task) = self.under_way.remove(&call) {
-            task.abort();
-        }
+    pub(super) fn call(&self, call: CallId, event: UserEvent) {
+        let handled = AssertUnwindSafe(self.handlers.user_event(&self.hub, event)).catch_unwind();
+        let answer_to = self.answer_to.clone();
+        tokio::spawn(async move {
+            // A handler's fault must not leave its session waiting for ever.
+            let answer = handled.await.unwrap_or(Err(EventError::Failed));
+            let _ = answer_to.send(Answer::Called(call, answer));
+        });
     }
 
     pub(super) fn connected(&self, connected: Connected) {
@@ -118,23 +137,24 @@ impl Calls {
     }
 
     fn tell(&mut self) {
+        if self.rest.is_some_and(|(_, until)| Instant::now() < until) {
+            return;
+        }
         while self.telling < TELLING_MAX
             && let Some(disconnected) = self.to_tell.pop_front()
         {
             self.telling += 1;
-            let connection_id = disconnected.subject.connection_id.clone();
-            let told = self.handlers.disconnected(&self.hub, disconnected);
+            let telling = self.handlers.disconnected(&self.hub, disconnected.clone());
+            let telling = AssertUnwindSafe(telling).catch_unwind();
             let answer_to = self.answer_to.clone();
             tokio::spawn(async move {
-                told.await;
-                let _ = answer_to.send(Answer::Told(connection_id));
+                let answer = if telling.await.unwrap_or(false) {
+                    Answer::Told(disconnected.subject.connection_id)
+                } else {
+                    Answer::NotTold(Box::new(disconnected))
+                };
+                let _ = answer_to.send(answer);
             });
         }
-    }
-}
-
-impl Drop for Calls {
-    fn drop(&mut self) {
-        self.under_way.values().for_each(AbortHandle::abort);
     }
 }

@@ -24,7 +24,8 @@ struct Scripted {
 enum Asked {
     Event(UserEvent, oneshot::Sender<Result<Handled, EventError>>),
     Connected(Connected),
-    Disconnected(Disconnected, oneshot::Sender<()>),
+    /// Answered by whether it is taken.
+    Disconnected(Disconnected, oneshot::Sender<bool>),
 }
 
 impl EventHandlers for Scripted {
@@ -54,13 +55,14 @@ impl EventHandlers for Scripted {
         async { answered.await.unwrap_or(Err(EventError::Failed)) }.boxed()
     }
 
-    fn disconnected(&self, _: &HubName, disconnected: Disconnected) -> BoxFuture<'static, ()> {
+    fn disconnected(&self, _: &HubName, disconnected: Disconnected) -> BoxFuture<'static, bool> {
         let (told, is_told) = oneshot::channel();
         let _ = self.asked.send(Asked::Disconnected(disconnected, told));
         async {
-            // A test that lets go of the order does not take it.
-            if is_told.await.is_err() {
-                std::future::pending().await
+            match is_told.await {
+                Ok(is_told) => is_told,
+                // A test that lets go of it leaves it unanswered.
+                Err(_) => std::future::pending().await,
             }
         }
         .boxed()
@@ -100,7 +102,7 @@ impl Application {
         }
     }
 
-    async fn disconnected(&mut self) -> (Disconnected, oneshot::Sender<()>) {
+    async fn disconnected(&mut self) -> (Disconnected, oneshot::Sender<bool>) {
         loop {
             if let Asked::Disconnected(disconnected, told) = self.next().await {
                 return (disconnected, told);
@@ -164,7 +166,7 @@ async fn an_end_is_told_by_the_next_process_when_this_one_could_not() {
     let hub = engine.hub(&hub_name()).await.unwrap();
     let (told, taken) = second.disconnected().await;
     assert_eq!(told, untold);
-    taken.send(()).unwrap();
+    taken.send(true).unwrap();
     open(&hub, "later", &[]).await.close(SocketEnd::ClosedForGood).await;
     assert_eq!(second.disconnected().await.0.subject.connection_id.as_str(), "later");
 }
@@ -203,7 +205,7 @@ async fn with_a_log_that_goes_with_the_process_every_session_is_told_to_be_over(
         ("s", "The gateway was stopped.")
     );
     assert!(!closing.is_finished(), "the application is waited for");
-    taken.send(()).unwrap();
+    taken.send(true).unwrap();
     closing.await.unwrap().unwrap();
 }
 
@@ -223,9 +225,62 @@ async fn so_many_ends_are_told_at_a_time_and_the_others_wait() {
         assert!(matches!(asked, Asked::Connected(_)), "one more is told");
     }
     for told in orders {
-        told.send(()).unwrap();
+        told.send(true).unwrap();
     }
     for _ in crate::engine::calls::TELLING_MAX..sessions {
         application.disconnected().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn ends_that_a_handler_does_not_take_hold_up_no_others() {
+    let mut application = Application::new(true);
+    let hub = application.engine(Arc::new(MemoryStore::default()), 1).hub(&hub_name()).await.unwrap();
+    let sessions = crate::engine::calls::TELLING_MAX + 1;
+    for n in 0..sessions {
+        open(&hub, &format!("s{n}"), &[]).await.close(SocketEnd::ClosedForGood).await;
+    }
+    let refused = |disconnected: &Disconnected| disconnected.subject.connection_id.as_str() != "s256";
+    let mut attempts = 0;
+    let (last, taken) = loop {
+        match application.disconnected().await {
+            (disconnected, taken) if refused(&disconnected) => taken.send(false).unwrap(),
+            told => break told,
+        }
+        attempts += 1;
+    };
+    assert!(attempts <= crate::engine::calls::TELLING_MAX, "its turn comes before theirs comes again");
+    taken.send(true).unwrap();
+    assert_eq!(last.reason, "");
+    let (again, taken) = application.disconnected().await;
+    assert!(refused(&again), "the others are told again");
+    taken.send(true).unwrap();
+}
+
+#[tokio::test]
+async fn a_shard_whose_inbox_is_never_empty_takes_answers_all_the_same() {
+    let mut application = Application::new(false);
+    let hub = application.engine(Arc::new(MemoryStore::default()), 1).hub(&hub_name()).await.unwrap();
+    let asking = open(&hub, "asking", &[]).await;
+    submit(&asking, event("x", 1)).await;
+    let (_, answer) = application.event().await;
+    let flood = {
+        let hub = hub.clone();
+        async move {
+            loop {
+                let looks = (0..2 * crate::engine::shard::TURN_INPUTS_MAX)
+                    .map(|_| hub.has(oncewire_protocol::log::Audience::All));
+                futures_util::future::join_all(looks).await;
+            }
+        }
+    };
+    let answered = async {
+        answer.send(reply("done")).unwrap();
+        receive(&asking, 2).await
+    };
+    tokio::select! {
+        biased;
+        () = flood => unreachable!("it does not end"),
+        received = answered => assert_eq!(ack(&received[1]), (1, None)),
     }
 }

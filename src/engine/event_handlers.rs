@@ -26,9 +26,8 @@ pub trait EventHandlers: Send + Sync + 'static {
     /// Has a user event handled.
     fn user_event(&self, hub: &HubName, event: UserEvent) -> BoxFuture<'static, Result<Handled, EventError>>;
 
-    /// Tells that a session is over. Completes when the handler has answered, or there is none: then it need not be told
-    /// again. Until then attempts go on.
-    fn disconnected(&self, hub: &HubName, disconnected: Disconnected) -> BoxFuture<'static, ()>;
+    /// Makes an attempt to tell that a session is over. False if it has to be made again.
+    fn disconnected(&self, hub: &HubName, disconnected: Disconnected) -> BoxFuture<'static, bool>;
 }
 
 /// A client that would begin a session. Its access token has been verified.
@@ -116,7 +115,7 @@ impl EventHandlers for NoEventHandlers {
         std::future::ready(Err(EventError::NoHandler)).boxed()
     }
 
-    fn disconnected(&self, _: &HubName, _: Disconnected) -> BoxFuture<'static, ()> {
-        std::future::ready(()).boxed()
+    fn disconnected(&self, _: &HubName, _: Disconnected) -> BoxFuture<'static, bool> {
+        std::future::ready(true).boxed()
     }
 }

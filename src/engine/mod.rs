@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use oncewire_protocol::hub::{
     Attachment, CheckpointBounds, Hub, HubSettings, Input, OpenError, OpenId, Opening, Restored, Resuming,
-    Shard,
+    Shard, UNTOLD_MAX,
 };
 use oncewire_protocol::log::{BootId, CheckpointError, LogEpoch, Offset};
 use oncewire_protocol::session::{MemoryBudget, OutboxLimits, RequestBounds};
@@ -184,7 +184,9 @@ impl Engine {
             }
         });
         if tokio::time::timeout(DRAIN_WAIT, join_all(drains)).await.is_err() {
-            tracing::warn!("not everything that was asked for last could be written");
+            tracing::warn!(
+                "not everything that was asked for last could be written, or ends told to the application"
+            );
         }
         self.0.store.close().await
     }
@@ -254,7 +256,9 @@ impl Engine {
             restart::restore(&*log, &hub_settings(config, name), count, *boot, budget, *checkpoints).await?;
         let sessions: usize = shards.iter().map(Hub::sessions).sum();
         let from = applied.map_or(log.bounds().first, |applied| Offset(applied.0 + 1));
-        let booted = Arc::new(Hub::booted(*boot, now()));
+        let untold: usize = shards.iter().map(Hub::untold).sum();
+        let takes_disconnected = untold < UNTOLD_MAX && self.0.event_handlers.takes_disconnected(name);
+        let booted = Arc::new(Hub::booted(*boot, now(), takes_disconnected));
         log.append(vec![booted]).await.inspect_err(|error| failures.report(error))?;
         let upkeep = Upkeep::new(Arc::clone(&log), checkpointer, count, failures.clone());
         let mut inboxes = Vec::with_capacity(shards.len());

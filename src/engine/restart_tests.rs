@@ -127,7 +127,7 @@ async fn a_hub_that_cannot_be_restored_is_not_served_and_not_unknown() {
     let directory = TempDir::new().unwrap();
     let log = store(directory.path()).await.open(&hub_name()).await.unwrap();
     let checkpoint = Checkpoint { covers: Offset(0), bytes: Bytes::from_static(b"\xff") };
-    log.append(vec![Arc::new(Hub::booted(BootId(1), now()))]).await.unwrap();
+    log.append(vec![Arc::new(Hub::booted(BootId(1), now(), false))]).await.unwrap();
     log.checkpoint(vec![CheckpointChange::Save { key: "hub".to_owned(), checkpoint }]).await.unwrap();
     drop(log);
     let engine = engine(directory.path(), 2, 1).await;

@@ -127,6 +127,7 @@ impl Driver {
         &mut self,
         live: &mut Option<oneshot::Sender<Result<(), StoreError>>>,
     ) -> Result<(), StoreError> {
+        self.take_changed();
         let mut commands = Vec::with_capacity(TURN_INPUTS_MAX);
         let mut answers = Vec::new();
         loop {
@@ -164,10 +165,8 @@ impl Driver {
                 commands.push(command);
             }
             commands.drain(..).for_each(|command| self.take(command));
-            if let Some(changed) = self.calls.changed() {
-                self.hub.handle(now(), changed);
-            }
-            for input in self.calls.take(&mut answers) {
+            self.take_changed();
+            for input in self.calls.take(&mut answers, TURN_INPUTS_MAX) {
                 self.hub.handle(now(), input);
             }
             // The same holds for the sleep while the inbox never runs empty.
@@ -187,6 +186,13 @@ impl Driver {
             if let Some(live) = live.take_if(|_| self.hub.is_live()) {
                 let _ = live.send(Ok(()));
             }
+        }
+    }
+
+    /// Tells the hub of a changed configuration; of the first one before it decides anything.
+    fn take_changed(&mut self) {
+        if let Some(changed) = self.calls.changed() {
+            self.hub.handle(now(), changed);
         }
     }
 
@@ -255,7 +261,6 @@ impl Driver {
                     }
                     Output::Opened { open, outcome } => self.opened(open, outcome),
                     Output::Call { call, event } => self.calls.call(call, *event),
-                    Output::CancelCall(call) => self.calls.cancel(call),
                     Output::Connected(connected) => self.calls.connected(*connected),
                     Output::Disconnected(disconnected) => self.disconnected(*disconnected),
                     Output::CommandDone { command, outcome } => {

@@ -28,27 +28,6 @@ pub(super) async fn attempts<F: Future<Output = Result<Answer, ExchangeError>>>(
     send().await
 }
 
-/// The delays between attempts that go on for ever: first those given, then each twice the one before, up to a bound.
-#[derive(Default)]
-pub(super) struct Backoff {
-    delays: usize,
-    last: Duration,
-}
-
-impl Backoff {
-    /// No delay is longer.
-    pub(super) const DELAY_MAX: Duration = Duration::from_secs(60);
-
-    /// The next delay.
-    pub(super) fn delay(&mut self, first: &[Duration]) -> Duration {
-        let doubled = (self.last * 2).max(Duration::from_secs(1));
-        let next = first.get(self.delays).copied().unwrap_or(doubled);
-        self.delays += 1;
-        self.last = next.min(Self::DELAY_MAX);
-        self.last
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::future::ready;
@@ -95,16 +74,5 @@ mod tests {
             assert_eq!(run(&SECONDS, &[Some(status)]).await, (Some(status), vec![0]), "{status}");
         }
         assert_eq!(run(&[], &[Some(503)]).await, (Some(503), vec![0]));
-    }
-
-    #[test]
-    fn the_delays_without_end_are_bounded() {
-        let delays = |first: &[Duration], count: usize| {
-            let mut backoff = Backoff::default();
-            (0..count).map(|_| backoff.delay(first).as_secs()).collect::<Vec<_>>()
-        };
-        assert_eq!(delays(&SECONDS, 8), [1, 3, 5, 10, 20, 40, 60, 60]);
-        assert_eq!(delays(&[], 8), [1, 2, 4, 8, 16, 32, 60, 60]);
-        assert_eq!(delays(&[Duration::ZERO; 2], 4), [0, 0, 1, 2]);
     }
 }

@@ -51,7 +51,6 @@ use crate::config::{Config, SystemEvent};
 use crate::engine::{
     self, Accepted, ConnectRefused, Connected, Connecting, EventError, EventHandlers, Handled, UserEvent,
 };
-use attempts::Backoff;
 pub use client::ClientError;
 use cookies::Jars;
 use handler::Handler;
@@ -195,11 +194,14 @@ impl EventHandlers for Events {
         .boxed()
     }
 
-    fn disconnected(&self, hub: &HubName, disconnected: Disconnected) -> BoxFuture<'static, ()> {
+    fn disconnected(&self, hub: &HubName, disconnected: Disconnected) -> BoxFuture<'static, bool> {
         let (shared, hub) = (Arc::clone(&self.0), hub.clone());
         async move {
-            shared.tell_disconnected(&hub, &disconnected).await;
-            shared.jars.forget(&(hub, disconnected.subject.connection_id));
+            let is_told = shared.tell_disconnected(&hub, &disconnected).await;
+            if is_told {
+                shared.jars.forget(&(hub, disconnected.subject.connection_id));
+            }
+            is_told
         }
         .boxed()
     }
@@ -264,24 +266,14 @@ impl Shared {
         answer::handled(answer).map_err(|bad| failed(&bad))
     }
 
-    /// Attempts go on until one brings an answer that counts, with the handler of the moment; without one there is nothing
-    /// left to do.
-    async fn tell_disconnected(&self, hub: &HubName, disconnected: &Disconnected) {
+    /// To the handler of the moment; without one there is nothing left to tell.
+    async fn tell_disconnected(&self, hub: &HubName, disconnected: &Disconnected) -> bool {
+        let Some(handler) = self.system_event(hub, SystemEvent::Disconnected) else { return true };
         let Disconnected { subject, time, reason, .. } = disconnected;
         let body = serde_json::json!({ "reason": reason }).to_string();
         let body = (request::JSON, Bytes::from(body));
         let kind = Kind::System(SystemEvent::Disconnected);
         let event = Event::of_session(kind, hub, subject, (disconnected.id(), *time), body);
-        let mut changes = self.changes.subscribe();
-        let mut backoff = Backoff::default();
-        while let Some(handler) = self.system_event(hub, SystemEvent::Disconnected) {
-            if handler.tell_disconnected(&event, &self.jars).await {
-                return;
-            }
-            tokio::select! {
-                () = tokio::time::sleep(backoff.delay(&handler.delays)) => {}
-                _ = changes.changed() => {}
-            }
-        }
+        handler.tell_disconnected(&event, &self.jars).await
     }
 }

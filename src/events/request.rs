@@ -259,7 +259,7 @@ mod tests {
             ("ce-awpsversion", "1.0"),
             ("ce-type", "azure.webpubsub.user.Chat.say"),
             ("ce-source", "/hubs/lobby/client/conn-1"),
-            ("ce-id", "1000000000000000007"),
+            ("ce-id", "1000000000000007"),
             ("ce-time", "2026-01-31T09:30:00Z"),
             ("ce-connectionId", "conn-1"),
             ("ce-hub", "lobby"),

@@ -14,12 +14,14 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::attempts::{Backoff, attempts};
+use super::attempts::attempts;
 use super::client::{Answer, HttpClient};
 use super::request::{AWPS_VERSION, REQUEST_ORIGIN, Sender, VERSION};
 
 /// How long a handler's leave is relied on without asking again.
 const FRESH: Duration = Duration::from_secs(60);
+/// After a refusal nothing is asked for so long at the most.
+const BACKOFF_SECONDS_MAX: u64 = 60;
 /// How long one question may take, with its further attempts.
 const ASKING_MAX: Duration = Duration::from_secs(10);
 
@@ -171,7 +173,7 @@ impl State {
             self.backoff_seconds = 0;
             self.last = Some(Outcome::Allowed { since: now });
         } else {
-            self.backoff_seconds = (self.backoff_seconds * 2).clamp(1, Backoff::DELAY_MAX.as_secs());
+            self.backoff_seconds = (self.backoff_seconds * 2).clamp(1, BACKOFF_SECONDS_MAX);
             self.last = Some(Outcome::Refused { until: now + Duration::from_secs(self.backoff_seconds) });
         }
     }

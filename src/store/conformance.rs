@@ -34,7 +34,7 @@ async fn open(store: &dyn Store) -> Arc<dyn Log> {
 
 /// A record that its time tells from others.
 fn record(time: u64) -> Arc<Record> {
-    Arc::new(Hub::booted(BootId(1), Time(time)))
+    Arc::new(Hub::booted(BootId(1), Time(time), false))
 }
 
 fn records(times: std::ops::Range<u64>) -> Vec<Arc<Record>> {

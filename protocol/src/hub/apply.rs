@@ -15,9 +15,7 @@ use crate::log::{
     RequestKey, Selection, Sent, Time, chunk_of,
 };
 use crate::mutation::{Mutation, is_on};
-use crate::session::{
-    Closing, MemoryBudget, Outcome, Seen, Session, SessionEvents, SharedMessage, SharedOutbox,
-};
+use crate::session::{Closing, MemoryBudget, Outcome, Seen, Session, SharedMessage, SharedOutbox};
 use crate::wire::{Close, ConnectionId, Downstream, GroupName, Message, ReconnectionToken, Sender};
 
 impl Hub {
@@ -76,7 +74,7 @@ impl Hub {
         let publisher = self.session_of(record);
         let session = publisher.filter(|key| !self.is_covered(*key, offset));
         match &record.body {
-            Body::Booted => self.apply_booted(offset, record),
+            Body::Booted { takes_disconnected } => self.apply_booted(offset, record, *takes_disconnected),
             Body::Opened(opened) => self.apply_opened(offset, record, opened),
             Body::Joined { groups, .. } => {
                 if let Some(key) = session {
@@ -143,7 +141,7 @@ impl Hub {
 
     /// A boot ends the sessions of earlier boots that are not reliable and detaches the others: their retention starts
     /// anew at the boot's time.
-    fn apply_booted(&mut self, offset: Offset, record: &Record) {
+    fn apply_booted(&mut self, offset: Offset, record: &Record, takes_disconnected: bool) {
         self.repeats.forget_all_but(record.key.boot.boot);
         let keys: Vec<SessionKey> = self.sessions.keys().collect();
         for key in keys {
@@ -154,12 +152,11 @@ impl Hub {
                 self.sessions[key].outbox.lock().let_go_of_socket();
                 #[cfg(feature = "mutations")]
                 self.sessions[key].outbox.lock().mutate_at_boot();
-                self.sessions[key].events.boots += 1;
+                self.sessions[key].events.live_on();
                 self.wait_for_client(key, record.time);
             } else {
-                let SessionEvents { takes_disconnected, boots, .. } = self.sessions[key].events;
                 if takes_disconnected {
-                    let number = EventId::last_number(boots);
+                    let number = EventId::last_number(self.sessions[key].events.boots);
                     self.keep_untold(key, number, record.time, LOST_WITH_GATEWAY.to_owned());
                 }
                 self.remove(key);

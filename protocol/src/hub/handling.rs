@@ -17,8 +17,8 @@ use crate::log::{
 use crate::session::{CallAnswered, Closing, EventCall, Phase};
 use crate::wire::{AckError, Close, ConnectionId, Encoding, ErrorName, EventName, Metadata, Payload};
 
-/// Sessions that are over and of which the application is still to be told, in one shard. The application is not told
-/// of one that ends beyond that.
+/// Sessions that are over and of which the application is still to be told, in one shard. When there are so many, the
+/// application is not told of those that end; what ends many at once, such as a stop, may bring more.
 pub const UNTOLD_MAX: usize = 100_000;
 
 /// Names a call of an event handler while it is under way.
@@ -135,6 +135,13 @@ impl Hub {
         if matches!(session.phase, Phase::Ending(_)) {
             return;
         }
+        let bytes_max = self.settings.outbox.bytes_max;
+        let fits = |reply: &HandlerReply| reply.payload.bytes.len() + reply.metadata.bytes() <= bytes_max;
+        let answer = match answer {
+            // It would end the session (R4).
+            Ok(Handled { reply: Some(reply), .. }) if !fits(&reply) => Err(EventError::Failed),
+            other => other,
+        };
         let answer = answer.map(|Handled { reply, state }| (reply, state)).map_err(EventError::for_client);
         match session.answer_call(now, batch, answer, &mut self.proposer) {
             CallAnswered::Unknown => {}
@@ -152,6 +159,7 @@ impl Hub {
             self.close_for_refusal(key, Closing::Now(Close::INTERNAL_ERROR));
             self.answer_settled(now, key);
         } else if self.settings.closes_on_event_failure {
+            // Or the answer would go on with what waits.
             self.drop_waiting(key);
             // Nothing can be answered behind the order to close.
             self.answer_settled(now, key);
@@ -159,16 +167,6 @@ impl Hub {
             self.append_next_batch(now, key);
         } else {
             self.answer_settled(now, key);
-        }
-    }
-
-    /// Ends a raw session's call, whose client has gone: nothing that its handler does can reach anybody.
-    pub(super) fn cancel_call(&mut self, now: Time, key: SessionKey) {
-        let Some(session) = self.sessions.get(key) else { return };
-        if session.subprotocol.encoding() == Encoding::Raw && session.requests.is_calling() {
-            let call = CallId { session: key, batch: session.requests.batch_number() };
-            self.outputs.push_back(Output::CancelCall(call));
-            self.called(now, call, Err(EventError::Failed));
         }
     }
 
@@ -198,7 +196,8 @@ impl Hub {
         self.propose(now, Body::Told { connection_ids }, None, Purpose::Told);
     }
 
-    /// Forgets sessions of which the application was told, unless they were restored without them.
+    /// Forgets sessions of which the application was told. Like every record, this one changes no chunk that was restored
+    /// with it.
     pub(super) fn forget_told(&mut self, offset: Offset, connection_ids: &[ConnectionId]) {
         for id in connection_ids {
             if !self.covered.as_ref().is_some_and(|covered| covered.has(chunk_of(id), offset)) {

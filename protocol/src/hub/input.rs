@@ -230,8 +230,6 @@ pub enum Output {
         /// The event.
         event: Box<UserEvent>,
     },
-    /// Nobody waits for a call any more.
-    CancelCall(CallId),
     /// Tell the application that a session has begun.
     Connected(Box<Connected>),
     /// Tell the application that a session is over; answered by [`Input::Told`], whenever that is.

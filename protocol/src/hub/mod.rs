@@ -181,12 +181,13 @@ impl Hub {
     }
 
     /// The record that begins a boot. The driver appends it once for each hub, before any other input.
-    pub fn booted(boot: BootId, now: Time) -> Record {
+    /// `takes_disconnected` tells whether the application is told of the sessions that it ends.
+    pub fn booted(boot: BootId, now: Time, takes_disconnected: bool) -> Record {
         Record {
             key: Proposer::booted_key(boot),
             time: now,
             sequence_ack: None,
-            body: crate::log::Body::Booted,
+            body: crate::log::Body::Booted { takes_disconnected },
         }
     }
 

@@ -71,7 +71,6 @@ impl Hub {
             retention_seconds: self.settings.session_retention_seconds,
             state: session.state,
             custom_subprotocol: session.custom_subprotocol,
-            takes_disconnected: self.takes_disconnected,
         });
         self.propose(now, body, None, Purpose::Open { open, reconnection_token });
     }
@@ -147,7 +146,7 @@ impl Hub {
             SocketEnd::Violation(_) => EndReason::ProtocolViolation,
         };
         session.phase = Phase::Finishing(reason);
-        self.cancel_call(now, from.key);
+        self.end_behind_call(now, from.key);
         self.append_next_batch(now, from.key);
     }
 
@@ -183,6 +182,7 @@ impl Hub {
         }
         if let Some(call) = call {
             self.call(now, key, call);
+            self.end_behind_call(now, key);
         }
         if let Some(close) = close {
             self.close_for_refusal(key, Closing::Now(close));
@@ -224,6 +224,18 @@ impl Hub {
         let mut outbox = session.outbox.lock();
         for request in session.requests.drop_waiting() {
             outbox.settle_requests(1, request.bytes);
+        }
+    }
+
+    /// A session whose client has gone does not wait for a handler, which may take long and can reach nobody any more: the
+    /// call runs to its end, and what waits behind it is not executed.
+    fn end_behind_call(&mut self, now: Time, key: SessionKey) {
+        let Some(session) = self.sessions.get(key) else { return };
+        if let Phase::Finishing(reason) = session.phase
+            && session.requests.is_calling()
+        {
+            self.drop_waiting(key);
+            self.end(now, key, reason, None);
         }
     }
 

@@ -143,8 +143,6 @@ pub struct SessionCheckpoint {
     pub state: Option<HandlerState>,
     /// The name that was negotiated, where the gateway does not speak it.
     pub custom_subprotocol: Option<String>,
-    /// Whether the application is to be told when a crash ends it.
-    pub takes_disconnected: bool,
     /// How many boots it has lived through after its first.
     pub boots: u32,
 }

@@ -24,7 +24,7 @@ use super::encoding::{
 };
 use super::handler_encoding::DisconnectedV2;
 use super::{
-    AckKey, BootId, Disconnected, ExecutedRequest, Fingerprint, HandlerState, Offset, RecordError,
+    AckKey, BootId, Disconnected, EventId, ExecutedRequest, Fingerprint, HandlerState, Offset, RecordError,
     RequestName, Time,
 };
 use crate::wire::{ConnectionId, GroupName, Message, Payload, Sender, UserId};
@@ -295,14 +295,12 @@ struct SessionV1 {
     /// 0 for none.
     #[prost(uint32, tag = "17")]
     ending: u32,
-    /// From version 2 on, and so are the next three.
+    /// From version 2 on, and so are the next two.
     #[prost(bytes = "bytes", optional, tag = "18")]
     state: Option<Bytes>,
     #[prost(string, optional, tag = "19")]
     custom_subprotocol: Option<String>,
-    #[prost(bool, tag = "20")]
-    takes_disconnected: bool,
-    #[prost(uint32, tag = "21")]
+    #[prost(uint32, tag = "20")]
     boots: u32,
 }
 
@@ -360,7 +358,6 @@ impl From<&SessionCheckpoint> for SessionV1 {
             ending: session.ending.map_or(0, reason_number),
             state: session.state.as_ref().map(|state| state.0.clone()),
             custom_subprotocol: session.custom_subprotocol.clone(),
-            takes_disconnected: session.takes_disconnected,
             boots: session.boots,
         }
     }
@@ -410,15 +407,14 @@ impl TryFrom<SessionV1> for SessionCheckpoint {
             send: RulesV1::read(stored.send)?,
             state: stored.state.map(HandlerState),
             custom_subprotocol: stored.custom_subprotocol,
-            takes_disconnected: stored.takes_disconnected,
-            boots: stored.boots,
+            boots: stored.boots.min(EventId::BOOTS_MAX),
         })
     }
 }
 
 impl SessionV1 {
     fn is_of_2(&self) -> bool {
-        self.state.is_some() || self.custom_subprotocol.is_some() || self.takes_disconnected || self.boots > 0
+        self.state.is_some() || self.custom_subprotocol.is_some() || self.boots > 0
     }
 
     fn executed(&self) -> Result<Vec<AckKey>, CheckpointError> {

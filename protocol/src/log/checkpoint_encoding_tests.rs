@@ -101,7 +101,7 @@ fn session() -> impl Strategy<Value = SessionCheckpoint> {
             numbers,
             handlers,
         )| {
-            let (state, custom_subprotocol, takes_disconnected, boots) = handlers;
+            let (state, custom_subprotocol, boots) = handlers;
             let mut last = 0;
             let unacknowledged = messages.into_iter().map(|(step, offset, part)| {
                 last += step;
@@ -129,7 +129,6 @@ fn session() -> impl Strategy<Value = SessionCheckpoint> {
                 ending,
                 state,
                 custom_subprotocol,
-                takes_disconnected,
                 boots,
             }
         },
@@ -137,15 +136,10 @@ fn session() -> impl Strategy<Value = SessionCheckpoint> {
 }
 
 /// Mostly as without event handlers.
-fn handlers() -> impl Strategy<Value = (Option<HandlerState>, Option<String>, bool, u32)> {
+fn handlers() -> impl Strategy<Value = (Option<HandlerState>, Option<String>, u32)> {
     let state =
         option::weighted(0.2, vec(any::<u8>(), 0..9)).prop_map(|state| state.map(|s| HandlerState(s.into())));
-    (
-        state,
-        option::weighted(0.1, any::<String>()),
-        prop::bool::weighted(0.2),
-        prop_oneof![Just(0), any::<u32>()],
-    )
+    (state, option::weighted(0.1, any::<String>()), 0..=EventId::BOOTS_MAX)
 }
 
 fn untold() -> impl Strategy<Value = Disconnected> {
@@ -234,7 +228,6 @@ fn the_bytes_of_version_1_are_fixed() {
         ending: Some(EndReason::Shed),
         state: None,
         custom_subprotocol: None,
-        takes_disconnected: false,
         boots: 0,
     };
     let fields: [&[u8]; 16] = [
@@ -344,7 +337,6 @@ fn the_bytes_of_chunks_of_version_2_are_fixed() {
     let mut session = SessionCheckpoint::try_from(empty).unwrap();
     session.state = Some(HandlerState(Bytes::from_static(b"s")));
     session.custom_subprotocol = Some("p".to_owned());
-    session.takes_disconnected = true;
     session.boots = 2;
     let untold = Disconnected {
         subject: EventSubject {
@@ -358,8 +350,7 @@ fn the_bytes_of_chunks_of_version_2_are_fixed() {
         time: Time(300),
         reason: "r".to_owned(),
     };
-    let session_fields =
-        [&[0x18, 3][..], &[0x92, 0x01, 1, b's'], &[0x9a, 0x01, 1, b'p'], &[0xa0, 0x01, 1], &[0xa8, 0x01, 2]];
+    let session_fields = [&[0x18, 3][..], &[0x92, 0x01, 1, b's'], &[0x9a, 0x01, 1, b'p'], &[0xa0, 0x01, 2]];
     let untold_fields = [
         &[0x0a, 1, b'c'][..],
         &[0x12, 1, b'u'],

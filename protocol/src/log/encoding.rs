@@ -88,9 +88,15 @@ impl RecordV1 {
     /// The first version that can hold it.
     fn version(&self) -> u8 {
         let of_body = match &self.body {
-            Some(BodyV1::Handled(_) | BodyV1::Told(_)) => 3,
+            Some(
+                BodyV1::Handled(_) | BodyV1::Told(_) | BodyV1::Booted(BootedV1 { takes_disconnected: true }),
+            ) => 3,
             Some(BodyV1::Opened(opened)) if opened.is_of_3() => 3,
-            Some(BodyV1::Ended(EndedV1 { disconnected: Some(_), .. })) => 3,
+            Some(BodyV1::Ended(EndedV1 { disconnected, reason, .. }))
+                if disconnected.is_some() || *reason == reason_number(EndReason::Stopped) =>
+            {
+                3
+            }
             Some(BodyV1::Closed(ClosedV2 { takes_disconnected: true, .. })) => 3,
             Some(BodyV1::Sent(_) | BodyV1::Added(_) | BodyV1::Removed(_) | BodyV1::Closed(_)) => 2,
             _ => 1,
@@ -154,7 +160,11 @@ enum BodyV1 {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct BootedV1 {}
+struct BootedV1 {
+    /// From version 3 on.
+    #[prost(bool, tag = "1")]
+    takes_disconnected: bool,
+}
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct OpenedV1 {
@@ -172,18 +182,16 @@ struct OpenedV1 {
     ack_window_ids: u32,
     #[prost(uint32, tag = "7")]
     retention_seconds: u32,
-    /// From version 3 on, and so are the next two.
+    /// From version 3 on, and so is the next one.
     #[prost(bytes = "bytes", optional, tag = "8")]
     state: Option<Bytes>,
     #[prost(string, optional, tag = "9")]
     custom_subprotocol: Option<String>,
-    #[prost(bool, tag = "10")]
-    takes_disconnected: bool,
 }
 
 impl OpenedV1 {
     fn is_of_3(&self) -> bool {
-        self.state.is_some() || self.custom_subprotocol.is_some() || self.takes_disconnected
+        self.state.is_some() || self.custom_subprotocol.is_some()
     }
 }
 
@@ -346,7 +354,9 @@ impl From<&Body> for BodyV1 {
             group: group.to_string(),
         };
         match body {
-            Body::Booted => Self::Booted(BootedV1 {}),
+            Body::Booted { takes_disconnected } => {
+                Self::Booted(BootedV1 { takes_disconnected: *takes_disconnected })
+            }
             Body::Opened(opened) => Self::Opened(OpenedV1 {
                 connection_id: opened.connection_id.to_string(),
                 user_id: opened.user_id.as_ref().map(ToString::to_string),
@@ -357,7 +367,6 @@ impl From<&Body> for BodyV1 {
                 retention_seconds: opened.retention_seconds,
                 state: opened.state.as_ref().map(|state| state.0.clone()),
                 custom_subprotocol: opened.custom_subprotocol.clone(),
-                takes_disconnected: opened.takes_disconnected,
             }),
             Body::Joined { connection_id, groups } => Self::Joined(membership(connection_id, groups)),
             Body::Left { connection_id, groups } => Self::Left(membership(connection_id, groups)),
@@ -438,7 +447,7 @@ impl TryFrom<BodyV1> for Body {
 
     fn try_from(stored: BodyV1) -> Result<Self, RecordError> {
         Ok(match stored {
-            BodyV1::Booted(BootedV1 {}) => Self::Booted,
+            BodyV1::Booted(BootedV1 { takes_disconnected }) => Self::Booted { takes_disconnected },
             BodyV1::Opened(opened) => Self::Opened(Opened {
                 connection_id: ConnectionId::new(&opened.connection_id),
                 user_id: opened.user_id.as_deref().map(UserId::new),
@@ -449,7 +458,6 @@ impl TryFrom<BodyV1> for Body {
                 retention_seconds: opened.retention_seconds,
                 state: opened.state.map(HandlerState),
                 custom_subprotocol: opened.custom_subprotocol,
-                takes_disconnected: opened.takes_disconnected,
             }),
             BodyV1::Joined(MembershipV1 { connection_id, groups }) => Self::Joined {
                 connection_id: ConnectionId::new(&connection_id),

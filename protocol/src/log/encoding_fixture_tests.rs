@@ -34,7 +34,6 @@ pub(super) fn version_1() -> Vec<(&'static str, Record)> {
         retention_seconds: 60,
         state: None,
         custom_subprotocol: None,
-        takes_disconnected: false,
     };
     let mut opened = fixed_record(300, 299, None, None, Body::Opened(opened));
     opened.key.boot.shard = 3;
@@ -48,7 +47,6 @@ pub(super) fn version_1() -> Vec<(&'static str, Record)> {
         retention_seconds: 0,
         state: None,
         custom_subprotocol: None,
-        takes_disconnected: false,
     };
     let published = Published {
         publisher: Some(c1()),
@@ -70,7 +68,7 @@ pub(super) fn version_1() -> Vec<(&'static str, Record)> {
     };
     let several = vec![group_name("a"), group_name("b"), group_name("c.d")];
     vec![
-        ("booted", fixed_record(0, 0, None, None, Body::Booted)),
+        ("booted", fixed_record(0, 0, None, None, Body::Booted { takes_disconnected: false })),
         ("opened", opened),
         ("opened-bare", fixed_record(1, 1, None, None, Body::Opened(opened_bare))),
         (
@@ -183,7 +181,6 @@ pub(super) fn version_3() -> Vec<(&'static str, Record)> {
         retention_seconds: 60,
         state: state(),
         custom_subprotocol: Some("chat.v1".to_owned()),
-        takes_disconnected: true,
     };
     let reply = HandlerReply {
         payload: Payload { kind: PayloadKind::Json, bytes: Bytes::from_static(b"{\"n\": 1.0}") },
@@ -194,6 +191,7 @@ pub(super) fn version_3() -> Vec<(&'static str, Record)> {
     let emptied = Some(HandlerState::default());
     let selection = Selection::whole(Audience::All);
     vec![
+        ("v3/booted", fixed_record(0, 0, None, None, Body::Booted { takes_disconnected: true })),
         ("v3/opened", bare(Body::Opened(opened))),
         (
             "v3/ended",

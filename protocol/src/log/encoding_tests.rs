@@ -165,8 +165,12 @@ fn another_version_is_refused_by_its_number() {
 fn what_is_missing_or_unknown_is_named() {
     let key = || Some(boot_key());
     let bodies: Vec<(&str, Option<BootKeyV1>, Option<BodyV1>)> = vec![
-        ("key", None, Some(BodyV1::Booted(BootedV1 {}))),
-        ("shard", Some(BootKeyV1 { shard: 0x1_0000, ..boot_key() }), Some(BodyV1::Booted(BootedV1 {}))),
+        ("key", None, Some(BodyV1::Booted(BootedV1::default()))),
+        (
+            "shard",
+            Some(BootKeyV1 { shard: 0x1_0000, ..boot_key() }),
+            Some(BodyV1::Booted(BootedV1::default())),
+        ),
         ("body", key(), None),
         ("subprotocol", key(), Some(BodyV1::Opened(OpenedV1::default()))),
         ("subprotocol", key(), Some(BodyV1::Opened(OpenedV1 { subprotocol: 6, ..OpenedV1::default() }))),
@@ -309,7 +313,7 @@ fn key() -> impl Strategy<Value = Key> {
 
 fn body() -> impl Strategy<Value = Body> {
     prop_oneof![
-        Just(Body::Booted),
+        any::<bool>().prop_map(|takes_disconnected| Body::Booted { takes_disconnected }),
         opened().prop_map(Body::Opened),
         (connection_id(), groups())
             .prop_map(|(connection_id, groups)| Body::Joined { connection_id, groups }),
@@ -373,7 +377,7 @@ fn opened() -> impl Strategy<Value = Opened> {
     ]);
     let user_id = option::of(any::<String>());
     let roles = vec(any::<String>(), 0..4);
-    let handlers = (option::of(state()), option::of(any::<String>()), any::<bool>());
+    let handlers = (option::of(state()), option::of(any::<String>()));
     let identity = (connection_id(), user_id, subprotocol, roles);
     (identity, groups(), any::<u32>(), any::<u32>(), handlers).prop_map(
         |(
@@ -381,7 +385,7 @@ fn opened() -> impl Strategy<Value = Opened> {
             groups,
             ack_window_ids,
             retention_seconds,
-            (state, custom_subprotocol, takes_disconnected),
+            (state, custom_subprotocol),
         )| Opened {
             connection_id,
             user_id: user_id.as_deref().map(UserId::new),
@@ -392,7 +396,6 @@ fn opened() -> impl Strategy<Value = Opened> {
             retention_seconds,
             state,
             custom_subprotocol,
-            takes_disconnected,
         },
     )
 }

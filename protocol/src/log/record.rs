@@ -54,7 +54,10 @@ pub struct BootKey {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Body {
     /// The gateway started. Ends the sessions of earlier boots that are not reliable and detaches the others.
-    Booted,
+    Booted {
+        /// Whether the application is to be told of each that ends.
+        takes_disconnected: bool,
+    },
     /// A session begins.
     Opened(Opened),
     /// A session joins groups.
@@ -163,8 +166,6 @@ pub struct Opened {
     pub state: Option<HandlerState>,
     /// The name that was negotiated, where the gateway does not speak it.
     pub custom_subprotocol: Option<String>,
-    /// Whether the application is to be told when a crash ends it.
-    pub takes_disconnected: bool,
 }
 
 /// A message and whom it is for.
@@ -241,7 +242,13 @@ impl Record {
                 Body::Added { selection, groups } | Body::Removed { selection, groups } => {
                     names(groups) + selection.approximate_bytes()
                 }
-                Body::Closed { selection, .. } => selection.approximate_bytes(),
+                Body::Closed { selection, reason, .. } => reason.len() + selection.approximate_bytes(),
+                Body::Opened(Opened { roles, groups, state, custom_subprotocol, .. }) => {
+                    roles.iter().map(String::len).sum::<usize>()
+                        + names(groups)
+                        + state.as_ref().map_or(0, |state| state.0.len())
+                        + custom_subprotocol.as_ref().map_or(0, String::len)
+                }
                 Body::Handled { reply, state, .. } => {
                     let reply =
                         reply.as_ref().map_or(0, |reply| reply.payload.bytes.len() + reply.metadata.bytes());
@@ -259,7 +266,7 @@ impl Body {
     /// The session that a record belongs to; none for what concerns the whole hub or a selection.
     pub fn connection_id(&self) -> Option<&ConnectionId> {
         match self {
-            Self::Booted
+            Self::Booted { .. }
             | Self::Sent(_)
             | Self::Added { .. }
             | Self::Removed { .. }

@@ -19,8 +19,6 @@ pub struct SessionEvents {
     pub state: Option<HandlerState>,
     /// The name that was negotiated, where the gateway does not speak it.
     pub custom_subprotocol: Option<String>,
-    /// Whether the application is to be told when a crash ends the session.
-    pub takes_disconnected: bool,
     /// Boots that the session has lived through after its first.
     pub boots: u32,
     /// Events without an ack id that this boot has counted so far.
@@ -28,6 +26,11 @@ pub struct SessionEvents {
 }
 
 impl SessionEvents {
+    /// The session goes on in another boot.
+    pub fn live_on(&mut self) {
+        self.boots = (self.boots + 1).min(EventId::BOOTS_MAX);
+    }
+
     /// The number of the next event.
     pub fn next_number(&mut self) -> u64 {
         self.counted += 1;

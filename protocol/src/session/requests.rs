@@ -149,15 +149,16 @@ impl Requests {
         matches!(self.batch.front(), Some((Slot::Call(_), _)))
     }
 
-    /// Takes the answer to the batch's call: `settle` makes its slot. False if there is no such call.
-    pub fn answer_call(&mut self, batch: u64, settle: impl FnOnce(Option<AckKey>) -> Slot) -> bool {
+    /// Takes the answer to the batch's call, if it is still this one's: `settle` makes its slot.
+    pub fn answer_call(&mut self, batch: u64, settle: impl FnOnce(Option<AckKey>) -> Slot) {
         if self.batch_number != batch {
-            return false;
+            return;
         }
-        let Some((slot, _)) = self.batch.front_mut() else { return false };
-        let Slot::Call(ack) = slot else { return false };
-        *slot = settle(*ack);
-        true
+        if let Some((slot @ Slot::Call(_), _)) = self.batch.front_mut()
+            && let Slot::Call(ack) = *slot
+        {
+            *slot = settle(ack);
+        }
     }
 
     /// Records of the batch whose append has no known outcome.

@@ -54,9 +54,9 @@ pub struct Session {
 }
 
 /// ```text
-/// Live --client closed, protocol violated, raw frame refused, socket of an unreliable session lost--> Finishing
-/// Finishing --requests settled--> Ending
-/// Live, Finishing --overflow, shedding, expiry--> Ending --`Ended` applied--> (gone)
+/// Live --client closed, protocol violated, raw frame or event refused, socket of an unreliable session lost--> Finishing
+/// Finishing --requests settled, or an event called--> Ending
+/// Live, Finishing --overflow, shedding, expiry, stop--> Ending --`Ended` applied--> (gone)
 /// ```
 /// A session whose `Ended` fails to be appended stays in `Ending`: it is doomed, and the append is retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,7 +88,6 @@ impl Session {
             events: SessionEvents {
                 state: opened.state.clone(),
                 custom_subprotocol: opened.custom_subprotocol.clone(),
-                takes_disconnected: opened.takes_disconnected,
                 ..SessionEvents::default()
             },
         }
@@ -118,7 +117,6 @@ impl Session {
             },
             state: self.events.state.clone(),
             custom_subprotocol: self.events.custom_subprotocol.clone(),
-            takes_disconnected: self.events.takes_disconnected,
             boots: self.events.boots,
         }
     }
@@ -151,7 +149,6 @@ impl Session {
             events: SessionEvents {
                 state: stored.state,
                 custom_subprotocol: stored.custom_subprotocol,
-                takes_disconnected: stored.takes_disconnected,
                 boots: stored.boots,
                 counted: 0,
             },

@@ -60,7 +60,7 @@ async fn a_request_has_what_the_reference_says_and_the_url_of_the_template() {
     for (name, value) in [
         ("ce-type", "azure.webpubsub.user.Message"),
         ("ce-source", "/hubs/chat/client/conn-1"),
-        ("ce-id", "1000000000000000001"),
+        ("ce-id", "1000000000000001"),
         ("ce-awpsversion", "1.0"),
         ("ce-connectionState", "e30="),
         ("webhook-request-origin", "gateway.example.net"),

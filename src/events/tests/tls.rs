@@ -100,7 +100,7 @@ async fn http_2_is_spoken_where_it_is_offered_and_http_1_1_elsewhere() {
         }
         assert_eq!(application.versions(), [version; 2]);
         let first = application.seen.lock()[1].clone();
-        assert_eq!(first.header("ce-id"), Some("1000000000000000001"));
+        assert_eq!(first.header("ce-id"), Some("1000000000000001"));
         assert_eq!(first.body, "hi");
     }
 }

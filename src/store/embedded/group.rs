@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     fn group(first: u64, count: u64) -> Vec<u8> {
-        let records: Vec<_> = (0..count).map(|n| Hub::booted(BootId(1), Time(n)).encode()).collect();
+        let records: Vec<_> = (0..count).map(|n| Hub::booted(BootId(1), Time(n), false).encode()).collect();
         let mut groups = build(Offset(first), &records);
         assert_eq!((groups.len(), groups[0].0), (1, Offset(first)));
         groups.remove(0).1

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::task::Waker;
 
-use oncewire_protocol::log::{Body, Offset, Record};
+use oncewire_protocol::log::{Offset, Record};
 
 use crate::store::Portion;
 
@@ -16,15 +16,12 @@ pub(super) const KEPT_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// What a tail hands out at once.
 const PORTION_RECORDS_MAX: usize = 1024;
 
-/// What a record may take in memory and on the disk beside its payload, in bytes, about.
-const RECORD_BYTES: usize = 256;
+/// What a record takes in memory beside what is in it, in bytes, about.
+const RECORD_BYTES: usize = 160;
 
 /// About how many bytes a record takes.
 pub(super) fn record_bytes(record: &Record) -> usize {
-    match &record.body {
-        Body::Published(published) => RECORD_BYTES + published.payload.bytes.len(),
-        _ => RECORD_BYTES,
-    }
+    RECORD_BYTES + record.approximate_bytes()
 }
 
 /// The newest records, and who reads them.
@@ -156,7 +153,7 @@ mod tests {
     use super::*;
 
     fn records(count: u64) -> impl Iterator<Item = Arc<Record>> {
-        (0..count).map(|n| Arc::new(Hub::booted(BootId(1), Time(n))))
+        (0..count).map(|n| Arc::new(Hub::booted(BootId(1), Time(n), false)))
     }
 
     fn next(live: &mut Live, tail: TailId) -> (u64, usize) {

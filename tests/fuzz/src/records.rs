@@ -108,7 +108,7 @@ pub fn log(data: &[u8]) {
         })
         .collect();
     let end = Offset(2 * log.len() as u64);
-    log.push((end, Arc::new(Hub::booted(BOOT, Time(0)))));
+    log.push((end, Arc::new(Hub::booted(BOOT, Time(0), false))));
     let mut at_once = fold(&[&log], Time(0));
     let (front, back) = log.split_at(usize::from(*cut).min(log.len()));
     let mut in_portions = fold(&[front, back], Time(1 << 40));

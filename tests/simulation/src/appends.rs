@@ -193,7 +193,7 @@ impl World {
 pub(crate) fn summary(records: &[Arc<Record>]) -> String {
     let one = |record: &Arc<Record>| {
         let what = match &record.body {
-            Body::Booted => "booted",
+            Body::Booted { .. } => "booted",
             Body::Opened(_) => "opened",
             Body::Joined { .. } => "joined",
             Body::Left { .. } => "left",

@@ -117,7 +117,6 @@ paths! {
     NoHandler = "no event handler",
     EventNotHandled = "ack: event not handled",
     AnswerForNobody = "answer of an event handler for a session that is over",
-    CallCancelled = "call of an event handler cancelled",
     CallLost = "crash with calls of event handlers under way",
     ClosedOnEventFailure = "closed with 1011: an event was not handled",
     BeginningTold = "beginning of a session told",

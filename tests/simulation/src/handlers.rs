@@ -92,14 +92,6 @@ impl World {
         self.schedule_in(self.weather.handler_ms, Event::HandlerAnswers { number });
     }
 
-    /// Nobody waits for a call any more.
-    pub(crate) fn cancel_call(&mut self, hub: usize, shard: usize, call: CallId) {
-        self.note(Path::CallCancelled);
-        self.handlers
-            .calls
-            .retain(|_, calling| (calling.hub, calling.shard, calling.call) != (hub, shard, call));
-    }
-
     pub(crate) fn handler_answers(&mut self, number: u64) {
         let Some(calling) = self.handlers.calls.remove(&number) else { return };
         let Calling { hub, shard, call, connection_id, marker } = calling;

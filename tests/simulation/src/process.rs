@@ -148,7 +148,8 @@ impl World {
             // Sessions that are there keep the window that they were opened with.
             let ack_window_ids = ack_window_ids(&mut self.random);
             let settings = HubSettings { ack_window_ids, ..self.weather.settings[index].clone() };
-            let booted = Arc::new(Hub::booted(boot, self.gateway_time()));
+            let booted =
+                Arc::new(Hub::booted(boot, self.gateway_time(), self.weather.takes_disconnected[index]));
             let node = &mut self.hubs[index];
             if let Err(error) = node.log.reopen() {
                 self.failure = Some(Failure::Unreadable(error.to_string()));
@@ -258,7 +259,6 @@ impl World {
                     self.command_done(hub, shard, command, outcome);
                 }
                 Output::Call { call, event } => self.call_handler(hub, shard, call, *event),
-                Output::CancelCall(call) => self.cancel_call(hub, shard, call),
                 Output::Connected(connected) => self.connected(*connected),
                 Output::Disconnected(disconnected) => self.disconnected(hub, shard, &disconnected),
             }

@@ -12,7 +12,7 @@ use super::super::*;
 use super::harness::settings;
 use super::random_log::{LogWriter, SESSIONS, Step, step};
 use crate::hub::timer::Timer;
-use crate::log::{AppliedAppends, MessageCheckpoint, SessionCheckpoint};
+use crate::log::{AppliedAppends, CHUNKS, Disconnected, MessageCheckpoint, SessionCheckpoint};
 use crate::wire::SequenceId;
 
 proptest! {
@@ -47,6 +47,7 @@ fn each_deliberate_fault_of_checkpoints_is_found() {
         Mutation::JumpCountersNotRestored,
         Mutation::CopySkipped,
         Mutation::TrimmedByOneRoundMore,
+        Mutation::UntoldNotRestored,
     ] {
         let outcome = std::thread::spawn(move || {
             switch_on(Some(mutation));
@@ -268,6 +269,7 @@ impl World {
             assert_eq!(hub_part(hub), hub_part(&whole));
         }
         assert_eq!(members(&self.shards), members(std::slice::from_ref(&whole)));
+        assert_eq!(untold(&self.shards), untold(std::slice::from_ref(&whole)));
         let (mut restored, mut expected) = (state(&self.shards), state(&[whole]));
         for (id, (session, messages, _)) in &mut expected {
             // Acks that are in no record may be lost, but not come from nowhere.
@@ -315,6 +317,18 @@ fn state(shards: &[Hub]) -> State {
         assert_eq!((in_chunks, hub.by_connection_id.len()), (hub.sessions.len(), hub.sessions.len()));
     }
     state
+}
+
+/// What the application is still to be told, in the order of connection ids.
+fn untold(shards: &[Hub]) -> Vec<Disconnected> {
+    let of_hub = |hub: &Hub| {
+        let all = (0..CHUNKS).flat_map(|chunk| hub.untold.of_chunk(chunk)).cloned().collect::<Vec<_>>();
+        assert_eq!(all.len(), hub.untold());
+        all
+    };
+    let mut all: Vec<_> = shards.iter().flat_map(of_hub).collect();
+    all.sort_unstable_by(|a, b| a.subject.connection_id.cmp(&b.subject.connection_id));
+    all
 }
 
 fn members(shards: &[Hub]) -> BTreeMap<GroupName, BTreeSet<ConnectionId>> {

@@ -122,14 +122,13 @@ struct Naive {
     acknowledged: usize,
     may_publish: bool,
     state: String,
-    takes_disconnected: bool,
     boots: u64,
 }
 
 impl Naive {
     /// What stays of a session whose last record does not say the number of its last event.
     fn untold(&self) -> (Vec<String>, BTreeSet<GroupName>, bool, String) {
-        let last = self.boots * 1_000_000_000_000 + 999_999_999_999;
+        let last = self.boots * 1_000_000_000 + 999_999_999;
         (vec![last.to_string()], BTreeSet::new(), false, self.state.clone())
     }
 }
@@ -153,8 +152,8 @@ fn naive(log: &Log) -> Outcome {
         }
         let name = body.connection_id().map(ToString::to_string).unwrap_or_default();
         match body {
-            Body::Booted => sessions.retain(|name, session| {
-                if !session.is_reliable && session.takes_disconnected {
+            Body::Booted { takes_disconnected } => sessions.retain(|name, session| {
+                if !session.is_reliable && *takes_disconnected {
                     untold.insert(format!("untold {name}"), session.untold());
                 }
                 session.boots += 1;
@@ -164,8 +163,7 @@ fn naive(log: &Log) -> Outcome {
                 let groups = opened.groups.iter().cloned().collect();
                 let is_reliable = opened.subprotocol.is_reliable();
                 let user = opened.user_id.as_ref().map(ToString::to_string);
-                let takes_disconnected = opened.takes_disconnected;
-                let naive = Naive { is_reliable, groups, user, takes_disconnected, ..Naive::default() };
+                let naive = Naive { is_reliable, groups, user, ..Naive::default() };
                 sessions.insert(name, naive);
             }
             Body::Joined { groups, .. } => {

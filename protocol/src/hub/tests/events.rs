@@ -39,6 +39,7 @@ impl World {
     /// One whose application wants to know of each end.
     fn that_is_told() -> Self {
         let mut world = Self::new();
+        world.takes_disconnected = true;
         world.handle(Input::TakesDisconnected(true));
         world
     }
@@ -78,11 +79,11 @@ fn an_event_that_failed_may_be_sent_again_and_has_the_same_id() {
     let alice = world.open("alice");
     for error in [EventError::Failed, EventError::Busy, EventError::NoHandler] {
         world.send(&alice, [event(7, "hi")]);
-        assert_eq!(world.answer(Err(error)).id.to_string(), "1000000000000000007");
+        assert_eq!(world.answer(Err(error)).id.to_string(), "1000000000000007");
         assert_eq!(world.reads(&alice), ["ack 7 InternalServerError"]);
     }
     world.send(&alice, [event(7, "hi")]);
-    assert_eq!(world.answer(Ok(Handled::default())).id.to_string(), "1000000000000000007");
+    assert_eq!(world.answer(Ok(Handled::default())).id.to_string(), "1000000000000007");
     assert_eq!(world.reads(&alice), ["ack 7"]);
 }
 
@@ -169,7 +170,7 @@ fn a_call_that_a_crash_interrupts_is_made_again_under_the_same_id() {
     world.send(&alice, [event(5, "hi"), event(None, "uncounted before")]);
     assert_eq!(world.answer(Ok(Handled::default())).id, first);
     let counted = world.answer(Ok(Handled::default())).id.to_string();
-    assert_eq!(counted, "1000000000001", "no number of an earlier boot comes again");
+    assert_eq!(counted, "1000000001", "no number of an earlier boot comes again");
 }
 
 #[test]
@@ -275,7 +276,7 @@ fn sessions_that_a_crash_ends_are_told_by_the_next_boot() {
     world.open_with(opening_on("simple", Subprotocol::Json, "ann"));
     world.restart();
     let told = world.tells();
-    assert_eq!((told.subject.connection_id.as_str(), told.number), ("simple", 999_999_999_999));
+    assert_eq!((told.subject.connection_id.as_str(), told.number), ("simple", 999_999_999));
     assert_eq!(told.reason, "The gateway was restarted.");
     world.restart();
     assert_eq!(world.tells(), told, "however many boots it takes");
@@ -341,7 +342,7 @@ fn beyond_the_bound_an_end_is_not_told() {
 }
 
 #[test]
-fn a_raw_client_learns_of_a_failure_by_1011_and_its_call_is_cancelled_when_it_goes() {
+fn a_raw_client_learns_of_a_failure_by_1011() {
     let mut world = World::new();
     let raw = world.open_with(opening_on("raw", Subprotocol::Raw, "u"));
     world.send(&raw, [event(None, "x")]);
@@ -350,12 +351,41 @@ fn a_raw_client_learns_of_a_failure_by_1011_and_its_call_is_cancelled_when_it_go
     world.send(&raw, [event(None, "x"), event(None, "behind")]);
     world.answer(Err(EventError::Failed));
     assert_eq!((world.reads(&raw), world.calls.len()), (vec!["close 1011".to_owned()], 0));
-    let raw = world.open_with(opening_on("raw2", Subprotocol::Raw, "u"));
-    world.send(&raw, [event(None, "x")]);
-    world.lose(&raw);
-    world.settle();
-    assert_eq!(world.cancelled, [world.calls[0].0]);
-    assert_eq!(world.bodies().last().unwrap(), &ended("raw2", EndReason::ClientClosed));
+}
+
+#[test]
+fn a_client_that_has_gone_for_good_waits_for_no_handler_and_its_event_is_handled_all_the_same() {
+    for (subprotocol, end) in [
+        (Subprotocol::Raw, SocketEnd::Lost),
+        (Subprotocol::Json, SocketEnd::Lost),
+        (Subprotocol::JsonReliable, SocketEnd::ClosedForGood),
+    ] {
+        let mut world = World::that_is_told();
+        let gone = world.open_with(opening_on("gone", subprotocol, "u"));
+        world.send(&gone, [publish(None, "g", "before"), event(None, "x"), event(None, "behind")]);
+        world.close(&gone, end);
+        assert!(world.calls.is_empty(), "what came before is not stored");
+        world.settle();
+        assert_eq!(world.calls.len(), 1);
+        assert_eq!(world.bodies().last().unwrap(), &ended("gone", EndReason::ClientClosed));
+        world.tells();
+        let stored = world.log.len();
+        world.answer(Ok(replies("late")));
+        assert_eq!((world.log.len(), world.calls.len()), (stored, 0));
+    }
+}
+
+#[test]
+fn a_reply_that_could_only_end_the_session_is_a_failure() {
+    let outbox = OutboxLimits { bytes_max: 5, ..settings().outbox };
+    let mut world = World::with(HubSettings { outbox, ..settings() }, usize::MAX);
+    let alice = world.open("alice");
+    world.send(&alice, [event(1, "x")]);
+    world.answer(Ok(replies("123456")));
+    assert_eq!(world.reads(&alice), ["ack 1 InternalServerError"]);
+    world.send(&alice, [event(1, "x")]);
+    world.answer(Ok(replies("12345")));
+    assert_eq!(world.reads(&alice), ["1 12345", "ack 1"]);
 }
 
 #[test]
@@ -384,10 +414,7 @@ fn an_answer_for_a_session_that_is_over_changes_nothing() {
     let bob = world.open("bob");
     world.send(&bob, [event(1, "x")]);
     world.close(&bob, SocketEnd::ClosedForGood);
+    world.settle();
     world.answer(Ok(notes("late")));
-    assert_eq!(
-        world.bodies()[stored + 1..],
-        ["bob handled ", "bob ended ClientClosed"],
-        "it runs to its end"
-    );
+    assert_eq!(world.bodies()[stored + 1..], ["bob ended ClientClosed"]);
 }

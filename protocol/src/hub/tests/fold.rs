@@ -166,7 +166,7 @@ fn what_a_crash_kept_from_the_log_may_be_sent_again_and_what_it_did_not_is_a_dup
 fn another_process_that_boots_takes_over() {
     let mut world = World::new();
     let alice = world.open_in("alice", &["g"]);
-    let boot = Hub::booted(BootId(77), world.now);
+    let boot = Hub::booted(BootId(77), world.now, false);
     world.log.push(boot.into());
     world.apply();
     assert!(!world.hub.is_live());

@@ -44,9 +44,10 @@ pub(super) struct World {
     pub done: BTreeMap<CommandId, Result<Done, CommandError>>,
     /// Events that wait for their handler, oldest first.
     pub calls: VecDeque<(CallId, UserEvent)>,
-    pub cancelled: Vec<CallId>,
     pub connected: Vec<Connected>,
     pub disconnected: Vec<Disconnected>,
+    /// Whether its application wants to know of ends.
+    pub takes_disconnected: bool,
     settings: HubSettings,
     applied: usize,
     boots: u128,
@@ -69,9 +70,9 @@ impl World {
             opened: BTreeMap::new(),
             done: BTreeMap::new(),
             calls: VecDeque::new(),
-            cancelled: Vec::new(),
             connected: Vec::new(),
             disconnected: Vec::new(),
+            takes_disconnected: false,
             settings,
             applied: 0,
             boots: 0,
@@ -100,7 +101,8 @@ impl World {
 
     /// The process's own boot is stored and everything folded.
     pub fn boot(&mut self) {
-        self.log.push(Arc::new(Hub::booted(BootId(self.boots), self.now)));
+        self.handle(Input::TakesDisconnected(self.takes_disconnected));
+        self.log.push(Arc::new(Hub::booted(BootId(self.boots), self.now, self.takes_disconnected)));
         self.apply();
     }
 
@@ -114,7 +116,6 @@ impl World {
                     assert!(self.done.insert(command, outcome).is_none());
                 }
                 Output::Call { call, event } => self.calls.push_back((call, *event)),
-                Output::CancelCall(call) => self.cancelled.push(call),
                 Output::Connected(connected) => self.connected.push(*connected),
                 Output::Disconnected(disconnected) => self.disconnected.push(*disconnected),
             }
@@ -362,7 +363,7 @@ pub(super) fn acknowledge(sequence_id: u64) -> Upstream {
 /// A record in short, with its session where it has one.
 pub(super) fn body_name(record: &Record) -> String {
     let what = match &record.body {
-        Body::Booted => "booted".to_owned(),
+        Body::Booted { .. } => "booted".to_owned(),
         Body::Opened(_) => "opened".to_owned(),
         Body::Joined { groups, .. } => format!("joined {}", groups[0]),
         Body::Left { groups, .. } => format!("left {}", groups[0]),

@@ -165,7 +165,6 @@ impl LogWriter {
                     retention_seconds: 60,
                     state: None,
                     custom_subprotocol: n.is_multiple_of(5).then(|| "chat".to_owned()),
-                    takes_disconnected: n.is_multiple_of(3),
                 }),
             ),
             Step::Join(name, names) => {
@@ -235,7 +234,7 @@ impl LogWriter {
                 self.boot = BootId(self.boot.0 + 1);
                 self.first_of_boot = self.log.len();
                 self.proposers = [Proposer::new(self.boot, 0), Proposer::new(self.boot, 1)];
-                return self.log.push(Arc::new(Hub::booted(self.boot, Time(n))));
+                return self.log.push(Arc::new(Hub::booted(self.boot, Time(n), n.is_multiple_of(3))));
             }
             // Nothing of an earlier boot arrives after a boot.
             Step::Twin(_) if self.log.len() == self.first_of_boot => return,

@@ -61,11 +61,6 @@ impl Handlers {
         }
     }
 
-    /// Nobody waits for a call any more.
-    pub fn cancel(&mut self, call: CallId) {
-        self.calls.retain(|(other, _)| *other != call);
-    }
-
     /// A handler is told that a session has begun.
     pub fn connected(&mut self, truth: &Truth, connected: &Connected) {
         let name = connected.subject.connection_id.as_str();

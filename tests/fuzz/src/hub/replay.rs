@@ -35,8 +35,8 @@ pub fn check(truth: &Truth, cut: u8) {
         })
         .collect();
     // The new boot ends those that are not reliable.
-    let is_told = |session: &&Session| session.takes_disconnected && !session.subprotocol.is_reliable();
-    let untold = truth.untold.len() + truth.sessions.values().filter(is_told).count();
+    let is_ended = |session: &&Session| !session.subprotocol.is_reliable();
+    let untold = truth.untold.len() + truth.sessions.values().filter(is_ended).count();
     let mut log = truth.log.clone();
     append_probes(&mut log, truth, &mut expected);
     let cut = usize::from(cut) % (log.len() + 1);
@@ -59,7 +59,7 @@ pub fn check(truth: &Truth, cut: u8) {
 /// A new boot, then one message to each group, which shows who is in it.
 fn append_probes(log: &mut Vec<(Offset, Arc<Record>)>, truth: &Truth, expected: &mut Outcome) {
     let last = log.last().map_or(0, |(offset, _)| offset.0);
-    log.push((Offset(last + 1), Arc::new(Hub::booted(BOOT, Time(0)))));
+    log.push((Offset(last + 1), Arc::new(Hub::booted(BOOT, Time(0), true))));
     for (counter, name) in (1..).zip(GROUPS) {
         let Ok(group) = GroupName::new(name) else { continue };
         let text = format!("probe of {name}");
@@ -118,7 +118,6 @@ pub fn outcome(hub: &mut Hub, names: &[(String, Subprotocol)]) -> Outcome {
                 }
                 Output::CommandDone { .. }
                 | Output::Call { .. }
-                | Output::CancelCall(_)
                 | Output::Connected(_)
                 | Output::Disconnected(_) => {}
             }

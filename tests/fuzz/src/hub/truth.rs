@@ -32,7 +32,6 @@ pub struct Session {
     pub acknowledged: SequenceId,
     /// What event handlers have noted.
     pub state: Option<HandlerState>,
-    pub takes_disconnected: bool,
     /// Boots after the one that opened it.
     boots: u32,
     window: VecDeque<AckId>,
@@ -121,13 +120,13 @@ impl Truth {
             session.acknowledged = session.acknowledged.max(id);
         }
         match &record.body {
-            Body::Booted => {
+            Body::Booted { takes_disconnected } => {
                 for session in self.sessions.values_mut() {
                     session.boots += 1;
                 }
                 self.end(
                     |_, session| !session.subprotocol.is_reliable(),
-                    |session| session.takes_disconnected.then(|| EventId::last_number(session.boots - 1)),
+                    |session| takes_disconnected.then(|| EventId::last_number(session.boots - 1)),
                 );
             }
             Body::Opened(opened) => {
@@ -140,7 +139,6 @@ impl Truth {
                     deliveries: Vec::new(),
                     acknowledged: 0,
                     state: opened.state.clone(),
-                    takes_disconnected: opened.takes_disconnected,
                     boots: 0,
                     window: VecDeque::new(),
                     window_ids: opened.ack_window_ids as usize,

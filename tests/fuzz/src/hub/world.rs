@@ -286,7 +286,7 @@ impl World {
         let boot = BootId(self.boots);
         self.hub = Hub::new(self.settings.clone(), Shard::WHOLE, boot, Arc::clone(&self.budget));
         self.handle(Input::TakesDisconnected(self.handlers.takes_disconnected));
-        self.truth.land(&Arc::new(Hub::booted(boot, self.now)));
+        self.truth.land(&Arc::new(Hub::booted(boot, self.now, self.handlers.takes_disconnected)));
         self.apply(usize::MAX, 0);
         assert!(self.hub.is_live());
         self.handlers.check_restored(&self.truth);
@@ -307,7 +307,6 @@ impl World {
                     assert!(waits.map(|at| self.commands.swap_remove(at)).is_some(), "answered twice");
                 }
                 Output::Call { call, event } => self.handlers.call(&self.truth, call, &event),
-                Output::CancelCall(call) => self.handlers.cancel(call),
                 Output::Connected(connected) => self.handlers.connected(&self.truth, &connected),
                 Output::Disconnected(ended) => self.handlers.disconnected(&self.truth, &ended),
             }

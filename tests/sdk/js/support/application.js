@@ -72,11 +72,6 @@ export class Application {
     this.answers[`${hub}/${kind}`] = answer;
   }
 
-  /** Waits until the gateway has cancelled the request of an event. */
-  cancellationOf({ id }) {
-    return until("a cancellation", () => this.cancelled.includes(id));
-  }
-
   /** Events of a hub, in the order of their arrival. */
   of(hub, ...kinds) {
     return this.events.filter((event) => event.hub === hub && (kinds.length === 0 || kinds.includes(event.kind)));
