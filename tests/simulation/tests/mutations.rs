@@ -46,7 +46,7 @@ const CAUGHT_WITHIN: &[(Fault, u64)] = &[
     (Core(ChunkTakenForClean), 20),
     (Core(RepeatsNotRestored), 800),
     (Core(WindowNotRestored), 30),
-    (Core(JumpCountersNotRestored), 150),
+    (Core(JumpCountersNotRestored), 500),
     (Core(CopySkipped), 30),
     (Core(TrimmedByOneRoundMore), 20),
     (Core(AckBeforeHandled), 10),
