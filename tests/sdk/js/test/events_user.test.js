@@ -16,7 +16,7 @@ import { RawClient } from "../support/raw_client.js";
 import { inParallel, until } from "../support/waiting.js";
 
 /** The id of the event with ack id 0: an event that is sent again has the same one. */
-const FIRST_ID_OF_ACKS = 10n ** 18n;
+const FIRST_ID_OF_ACKS = 10n ** 15n;
 
 const application = await Application.start("chat", "few", "busy", "closing", "noisy!");
 const toml = `
