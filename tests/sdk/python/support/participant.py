@@ -18,7 +18,9 @@ BYTES = ("binary", "protobuf")
 
 def say(line):
     """Tells the other process."""
-    print(json.dumps(line), flush=True)
+    # In one write: the synchronous client tells from several threads, and a line must stay whole.
+    sys.stdout.write(f"{json.dumps(line)}\n")
+    sys.stdout.flush()
 
 
 def deliver(kind, event):
