@@ -254,7 +254,6 @@ impl Engine {
         let count = config.hub_shards;
         let Restored { shards, checkpointer, applied } =
             restart::restore(&*log, &hub_settings(config, name), count, *boot, budget, *checkpoints).await?;
-        let sessions: usize = shards.iter().map(Hub::sessions).sum();
         let from = applied.map_or(log.bounds().first, |applied| Offset(applied.0 + 1));
         let untold: usize = shards.iter().map(Hub::untold).sum();
         let takes_disconnected = untold < UNTOLD_MAX && self.0.event_handlers.takes_disconnected(name);
@@ -274,8 +273,9 @@ impl Engine {
             starting.push(is_live);
         }
         // Whoever came earlier would be turned away.
+        let mut sessions = 0;
         for is_live in starting {
-            is_live.await.map_err(|_| HubUnavailable::Starting)??;
+            sessions += is_live.await.map_err(|_| HubUnavailable::Starting)??;
         }
         let elapsed_ms = began.elapsed().as_millis() as u64;
         tracing::info!(hub = %name, shards = count, sessions, elapsed_ms, "hub started");

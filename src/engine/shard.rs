@@ -109,8 +109,8 @@ impl Driver {
     }
 
     /// Runs until all senders to the inbox are gone or the log fails for good. `live` is told when the shard takes sockets,
-    /// or why it never will.
-    pub(super) async fn run(mut self, live: oneshot::Sender<Result<(), StoreError>>) {
+    /// and how many sessions it has then, or why it never will.
+    pub(super) async fn run(mut self, live: oneshot::Sender<Result<usize, StoreError>>) {
         let mut live = Some(live);
         let _guard = self.failures.panic_guard();
         if let Err(error) = self.drive(&mut live).await {
@@ -125,7 +125,7 @@ impl Driver {
 
     async fn drive(
         &mut self,
-        live: &mut Option<oneshot::Sender<Result<(), StoreError>>>,
+        live: &mut Option<oneshot::Sender<Result<usize, StoreError>>>,
     ) -> Result<(), StoreError> {
         self.take_changed();
         let mut commands = Vec::with_capacity(TURN_INPUTS_MAX);
@@ -184,7 +184,7 @@ impl Driver {
                 }
             }
             if let Some(live) = live.take_if(|_| self.hub.is_live()) {
-                let _ = live.send(Ok(()));
+                let _ = live.send(Ok(self.hub.sessions()));
             }
         }
     }
