@@ -41,7 +41,7 @@ pub(super) struct Handler {
     sender: Arc<Sender>,
     authorization: Option<HeaderValue>,
     gate: Option<Gate>,
-    pub delays: Vec<Duration>,
+    delays: Vec<Duration>,
     timeout: Duration,
     /// Events that clients wait for.
     waited_for: Arc<Semaphore>,

@@ -88,6 +88,30 @@ impl TurnsArgs {
         process::pin(self.generator_core)?;
         Ok(Window { warmup: self.warmup, measured: self.measured })
     }
+
+    /// What stands at the head of a report on these turns.
+    pub fn head(&self, benchmark: &'static str, operation: &'static str, machine: Machine) -> Head {
+        Head {
+            benchmark,
+            operation,
+            command: report::command_line(),
+            machine,
+            warmup_seconds: self.warmup.as_secs_f64(),
+            measured_seconds: self.measured.as_secs_f64(),
+        }
+    }
+}
+
+/// What every report on measured turns says first.
+#[derive(Serialize)]
+pub struct Head {
+    benchmark: &'static str,
+    operation: &'static str,
+    command: String,
+    /// As it was before the first turn.
+    pub machine: Machine,
+    warmup_seconds: f64,
+    measured_seconds: f64,
 }
 
 /// A comparison: one kind of operation, and the values of the one setting that is varied.
@@ -154,14 +178,9 @@ impl Comparison<'_> {
         }
         let cells = cells.into_iter().map(|(value, rounds)| Cell::of(name, value, rounds));
         let report = Report {
-            benchmark: self.benchmark,
-            operation: self.operation,
-            command: report::command_line(),
-            machine,
+            head: turns.head(self.benchmark, self.operation, machine),
             subject: if compared.floor_against_itself { "floor" } else { "gateway" },
             load: &self.load,
-            warmup_seconds: turns.warmup.as_secs_f64(),
-            measured_seconds: turns.measured.as_secs_f64(),
             cells: cells.collect::<Result<_>>()?,
         };
         report.write_table(&mut io::stderr())?;
@@ -185,14 +204,10 @@ impl Round {
 
 #[derive(Serialize)]
 struct Report<'a> {
-    benchmark: &'static str,
-    operation: &'static str,
-    command: String,
-    machine: Machine,
+    #[serde(flatten)]
+    head: Head,
     subject: &'static str,
     load: &'a serde_json::Value,
-    warmup_seconds: f64,
-    measured_seconds: f64,
     cells: Vec<Cell>,
 }
 
@@ -243,7 +258,7 @@ impl Side {
 
 impl Report<'_> {
     fn write_table(&self, out: &mut impl io::Write) -> Result<()> {
-        let Self { benchmark, operation, subject, machine, .. } = self;
+        let Self { head: Head { benchmark, operation, machine, .. }, subject, .. } = self;
         let about = format!(
             "{benchmark}: {subject} against floor, server CPU ns per {operation}; ratio of rates; {}",
             self.load

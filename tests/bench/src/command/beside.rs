@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
 
 use super::fanout::LoadArgs;
-use crate::compare::{GatewayArgs, TurnsArgs};
+use crate::compare::{GatewayArgs, Head, TurnsArgs};
 use crate::generator::steady::{SteadyLoad, SteadyPlan};
 use crate::generator::{Measurement, Subject, Window, fanout};
 use crate::process::{self, ScratchDirectory};
@@ -49,12 +49,8 @@ pub struct BesideArgs {
 
 #[derive(Serialize)]
 struct Report {
-    benchmark: &'static str,
-    operation: &'static str,
-    command: String,
-    machine: Machine,
-    warmup_seconds: f64,
-    measured_seconds: f64,
+    #[serde(flatten)]
+    head: Head,
     /// Median and spread of the rounds' ratios: the result.
     ratio: Summary,
     alone_cpu_ns_per_delivery: Summary,
@@ -128,19 +124,18 @@ pub fn run(args: &BesideArgs) -> Result<()> {
         rounds.push(round);
     }
     let report = Report {
-        benchmark: "beside",
-        operation: "delivery",
-        command: report::command_line(),
-        machine,
-        warmup_seconds: args.turns.warmup.as_secs_f64(),
-        measured_seconds: args.turns.measured.as_secs_f64(),
+        head: args.turns.head("beside", "delivery", machine),
         ratio: Summary::of(rounds.iter().map(Round::ratio))?,
         alone_cpu_ns_per_delivery: Summary::of(rounds.iter().map(Round::alone_ns))?,
         beside_cpu_ns_per_delivery: Summary::of(rounds.iter().map(Round::beside_ns))?,
         rounds,
     };
     let mut out = io::stderr();
-    report::write_titles(&mut out, "beside: server CPU ns per delivery; ratio of rates", &report.machine)?;
+    report::write_titles(
+        &mut out,
+        "beside: server CPU ns per delivery; ratio of rates",
+        &report.head.machine,
+    )?;
     report::write_row(&mut out, "delivery", "alone", &report.alone_cpu_ns_per_delivery, 0)?;
     report::write_row(&mut out, "", "beside", &report.beside_cpu_ns_per_delivery, 0)?;
     report::write_row(&mut out, "", "ratio", &report.ratio, 3)?;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 
-use crate::compare::{GatewayArgs, TurnsArgs};
+use crate::compare::{GatewayArgs, Head, TurnsArgs};
 use crate::generator::events::{self, EventPlan};
 use crate::generator::{Measurement, Subject};
 use crate::message::HUB;
@@ -43,12 +43,8 @@ pub struct EventsArgs {
 
 #[derive(Serialize)]
 struct Report {
-    benchmark: &'static str,
-    operation: &'static str,
-    command: String,
-    machine: Machine,
-    warmup_seconds: f64,
-    measured_seconds: f64,
+    #[serde(flatten)]
+    head: Head,
     sessions: u16,
     payload_bytes: u32,
     events_per_cpu_second: Summary,
@@ -106,12 +102,7 @@ fn median(times: Vec<Duration>) -> Result<f64> {
 
 fn report(args: &EventsArgs, machine: Machine, rounds: Vec<Round>) -> Result<()> {
     let report = Report {
-        benchmark: "events",
-        operation: "event",
-        command: report::command_line(),
-        machine,
-        warmup_seconds: args.turns.warmup.as_secs_f64(),
-        measured_seconds: args.turns.measured.as_secs_f64(),
+        head: args.turns.head("events", "event", machine),
         sessions: args.sessions,
         payload_bytes: args.payload_bytes,
         events_per_cpu_second: Summary::of(
@@ -123,7 +114,11 @@ fn report(args: &EventsArgs, machine: Machine, rounds: Vec<Round>) -> Result<()>
         rounds,
     };
     let mut out = io::stderr();
-    report::write_titles(&mut out, "events: user events to a handler that gives them back", &report.machine)?;
+    report::write_titles(
+        &mut out,
+        "events: user events to a handler that gives them back",
+        &report.head.machine,
+    )?;
     report::write_row(&mut out, "events", "CPU-s", &report.events_per_cpu_second, 0)?;
     report::write_row(&mut out, "event", "us", &report.event_microseconds, 1)?;
     report::write_row(&mut out, "bare call", "us", &report.bare_call_microseconds, 1)?;

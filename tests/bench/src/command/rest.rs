@@ -6,7 +6,7 @@ use std::io::{self, Write as _};
 use anyhow::Result;
 use serde::Serialize;
 
-use crate::compare::{GatewayArgs, TurnsArgs};
+use crate::compare::{GatewayArgs, Head, TurnsArgs};
 use crate::endpoint::Purpose;
 use crate::generator::clients::Clients;
 use crate::generator::requests::{self, Request, RequestPlan};
@@ -52,12 +52,8 @@ pub struct RestArgs {
 
 #[derive(Serialize)]
 struct Report {
-    benchmark: &'static str,
-    operation: &'static str,
-    command: String,
-    machine: Machine,
-    warmup_seconds: f64,
-    measured_seconds: f64,
+    #[serde(flatten)]
+    head: Head,
     broadcast_connections: u32,
     filter_connections: u32,
     http_connections: u16,
@@ -169,12 +165,7 @@ fn report(args: &RestArgs, machine: Machine, rounds: Rounds) -> Result<()> {
     let filter_cpu_ns_per_connection = Summary::of(filtering)?;
     let cells = rounds.into_iter().map(|(name, rounds)| Ok((name, Cell::of(rounds)?)));
     let report = Report {
-        benchmark: "rest",
-        operation: "request",
-        command: report::command_line(),
-        machine,
-        warmup_seconds: args.turns.warmup.as_secs_f64(),
-        measured_seconds: args.turns.measured.as_secs_f64(),
+        head: args.turns.head("rest", "request", machine),
         broadcast_connections: args.broadcast_connections,
         filter_connections: args.filter_connections,
         http_connections: args.http_connections,
@@ -183,7 +174,11 @@ fn report(args: &RestArgs, machine: Machine, rounds: Rounds) -> Result<()> {
         cells: cells.collect::<Result<_>>()?,
     };
     let mut out = io::stderr();
-    report::write_titles(&mut out, "rest: requests per server CPU-second, and in a second", &report.machine)?;
+    report::write_titles(
+        &mut out,
+        "rest: requests per server CPU-second, and in a second",
+        &report.head.machine,
+    )?;
     for (name, cell) in &report.cells {
         report::write_row(&mut out, name, "CPU-s", &cell.requests_per_cpu_second, 1)?;
         report::write_row(&mut out, "", "second", &cell.requests_per_second, 1)?;
