@@ -13,6 +13,10 @@ pub enum Timer {
     Expire(SessionKey),
     /// A failed append is to be tried again.
     Retry(AppendId),
+    /// What clients have acknowledged is to go into the log.
+    Marks,
+    /// What this boot has brought back counts against the memory budget again.
+    Budget,
 }
 
 /// How long a failed append waits before it is tried again, in milliseconds.
@@ -27,11 +31,12 @@ pub struct Timers {
 
 impl Timers {
     /// Takes note of the time. When the clock goes back, a session waits longer for its client, but a failed append is
-    /// tried again after its usual pause, since clients wait for it.
+    /// tried again after its usual pause, since clients wait for it, and sequence acks do not wait for the clock either.
     pub fn observe(&mut self, now: Time) {
         if now < std::mem::replace(&mut self.now, now) && !is_on(Mutation::RetryWaitsForClock) {
             let latest = now.plus_ms(APPEND_RETRY_MS);
-            let is_late = |(at, timer): &&(Time, Timer)| *at > latest && matches!(timer, Timer::Retry(_));
+            let is_of_appends = |timer| matches!(timer, Timer::Retry(_) | Timer::Marks);
+            let is_late = |(at, timer): &&(Time, Timer)| *at > latest && is_of_appends(*timer);
             for (at, timer) in self.set.iter().filter(is_late).copied().collect::<Vec<_>>() {
                 self.cancel(at, timer);
                 self.set(latest, timer);

@@ -10,6 +10,7 @@ mod encoding;
 mod fingerprint;
 mod handler;
 mod handler_encoding;
+mod mark_encoding;
 mod proposer;
 mod record;
 mod request_key;
@@ -24,7 +25,9 @@ pub use encoding::{RECORD_VERSION, RecordError};
 pub use fingerprint::Fingerprint;
 pub use handler::{Disconnected, EventId, EventSubject, HandlerReply, HandlerState};
 pub use proposer::Proposer;
-pub use record::{AckKey, Body, BootKey, EndReason, Key, Opened, Permission, Published, Record, Sent};
+pub use record::{
+    AckKey, Body, BootKey, EndReason, Key, Opened, Permission, Published, Record, Sent, SequenceMark,
+};
 pub use request_key::{ExecutedRequest, RequestKey, RequestName};
 pub use selection::{Audience, Selection};
 

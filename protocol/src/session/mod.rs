@@ -5,6 +5,7 @@
 mod ack_window;
 mod events;
 mod kept_capacity;
+mod marking;
 mod outbox;
 mod permissions;
 mod requests;
@@ -17,6 +18,7 @@ pub(crate) mod testing;
 
 pub use ack_window::{AckWindow, Seen};
 pub use events::{CallAnswered, EventCall, SessionEvents};
+pub use marking::{Marking, Unmarked};
 pub use outbox::{AttachEpoch, Closing, Mark, Outbox, OutboxLimits, Progress, RequestBounds, SharedOutbox};
 pub use permissions::{PermissionError, Permissions};
 pub use requests::{Begun, Outcome, Request, Requests, Settled, Slot};

@@ -12,8 +12,8 @@ use super::{
     SharedMessage, SharedOutbox, Slot,
 };
 use crate::log::{
-    AckKey, Body, EndReason, Fingerprint, Opened, Permission, Proposer, Published, Record, SessionCheckpoint,
-    Time, chunk_of,
+    AckKey, Body, EndReason, Fingerprint, Offset, Opened, Permission, Proposer, Published, Record,
+    SessionCheckpoint, Time, chunk_of,
 };
 use crate::mutation::{Mutation, is_on};
 use crate::wire::limits::GROUP_NAMES_BYTES_MAX;
@@ -27,6 +27,8 @@ use crate::wire::{
 pub struct Session {
     /// The wire's name of the session.
     pub connection_id: ConnectionId,
+    /// The offset of its `Opened` record, which marks name it by.
+    pub number: Offset,
     /// The chunk of checkpoints that it is in.
     pub chunk: u16,
     /// Whom it acts for.
@@ -71,9 +73,10 @@ pub enum Phase {
 
 impl Session {
     /// The session that an `Opened` record begins.
-    pub fn new(opened: &Opened, limits: OutboxLimits, bounds: RequestBounds) -> Self {
+    pub fn new(opened: &Opened, number: Offset, limits: OutboxLimits, bounds: RequestBounds) -> Self {
         Self {
             connection_id: opened.connection_id.clone(),
+            number,
             chunk: chunk_of(&opened.connection_id),
             user_id: opened.user_id.clone(),
             subprotocol: opened.subprotocol,
@@ -118,6 +121,7 @@ impl Session {
             state: self.events.state.clone(),
             custom_subprotocol: self.events.custom_subprotocol.clone(),
             boots: self.events.boots,
+            number: self.number,
         }
     }
 
@@ -135,6 +139,7 @@ impl Session {
         }
         Self {
             chunk: chunk_of(&connection_id),
+            number: stored.number,
             connection_id,
             user_id,
             subprotocol,
@@ -165,7 +170,8 @@ impl Session {
     pub fn next_batch(&mut self, now: Time, proposer: &mut Proposer, groups_max: usize) -> NextBatch {
         let is_raw = self.subprotocol.encoding() == Encoding::Raw;
         let mut close = None;
-        let Self { requests, connection_id, user_id, permissions, groups, window, .. } = self;
+        let Self { requests, connection_id, user_id, permissions, groups, window, outbox, .. } = self;
+        let mut unmarked = Some(outbox);
         let judge = Judge { connection_id, user_id: user_id.as_ref(), permissions, window };
         let mut pending = PendingGroups::new(groups);
         let Begun { records, call } = requests.next_batch(|message, ack_ids_in_batch| {
@@ -201,7 +207,8 @@ impl Session {
                 _ => {}
             }
             let (key, time) = proposer.next(now, ack);
-            let record = Arc::new(Record { key, time, sequence_ack: None, body });
+            let sequence_ack = unmarked.take().and_then(|outbox| outbox.lock().take_mark());
+            let record = Arc::new(Record { key, time, sequence_ack, body });
             Slot::Append { record, outcome: Outcome::Pending }
         });
         let call = call.and_then(|message| self.event_of(message));
