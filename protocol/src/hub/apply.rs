@@ -331,7 +331,7 @@ impl Hub {
                 self.by_chunk.remove(&session.chunk);
             }
         }
-        for group in &session.groups {
+        for group in session.groups.iter() {
             self.unindex_member(key, group);
         }
         if let Some(user_id) = &session.user_id

@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 use super::events::{EventCall, SessionEvents};
 use super::requests::known_ack_error;
 use super::{
-    AckWindow, AttachEpoch, Begun, Outbox, OutboxLimits, Outcome, Permissions, RequestBounds, Requests, Seen,
-    SharedMessage, SharedOutbox, Slot,
+    AckWindow, AttachEpoch, Begun, Memberships, Outbox, OutboxLimits, Outcome, Permissions, RequestBounds,
+    Requests, Seen, SharedMessage, SharedOutbox, Slot,
 };
 use crate::log::{
     AckKey, Body, EndReason, Fingerprint, Offset, Opened, Permission, Proposer, Published, Record,
@@ -38,7 +38,7 @@ pub struct Session {
     /// What it may do.
     pub permissions: Permissions,
     /// Groups that it is in.
-    pub groups: BTreeSet<GroupName>,
+    pub groups: Memberships,
     /// What it has executed.
     pub window: AckWindow,
     /// Requests on their way into the log.
@@ -237,16 +237,17 @@ fn raw_refusal(message: &Upstream) -> Close {
 
 /// The groups that a session will be in once the batch so far is applied.
 struct PendingGroups<'a> {
-    applied: &'a BTreeSet<GroupName>,
+    applied: &'a Memberships,
     changes: BTreeMap<GroupName, bool>,
     len: usize,
-    /// Bytes of their names; counted for the first group that is joined.
-    name_bytes: Option<usize>,
+    /// Bytes of their names.
+    name_bytes: usize,
 }
 
 impl<'a> PendingGroups<'a> {
-    fn new(applied: &'a BTreeSet<GroupName>) -> Self {
-        Self { applied, changes: BTreeMap::new(), len: applied.len(), name_bytes: None }
+    fn new(applied: &'a Memberships) -> Self {
+        let (len, name_bytes) = (applied.len(), applied.name_bytes());
+        Self { applied, changes: BTreeMap::new(), len, name_bytes }
     }
 
     /// Takes a group in, if there is room or none is needed.
@@ -257,13 +258,13 @@ impl<'a> PendingGroups<'a> {
         if self.len >= groups_max {
             return Err(too_many_groups(groups_max));
         }
-        let bytes = self.name_bytes() + group.as_str().len();
+        let bytes = self.name_bytes + group.as_str().len();
         if bytes > GROUP_NAMES_BYTES_MAX {
             return Err(group_names_too_long());
         }
         self.changes.insert(group.clone(), true);
         self.len += 1;
-        self.name_bytes = Some(bytes);
+        self.name_bytes = bytes;
         Ok(())
     }
 
@@ -271,26 +272,13 @@ impl<'a> PendingGroups<'a> {
         if self.contains(group) {
             self.changes.insert(group.clone(), false);
             self.len -= 1;
-            self.name_bytes = None;
+            self.name_bytes -= group.as_str().len();
         }
     }
 
     fn contains(&self, group: &GroupName) -> bool {
         self.changes.get(group).copied().unwrap_or_else(|| self.applied.contains(group))
     }
-
-    fn name_bytes(&self) -> usize {
-        self.name_bytes.unwrap_or_else(|| {
-            let unchanged = self.applied.iter().filter(|group| !self.changes.contains_key(*group));
-            let joined = self.changes.iter().filter(|(_, is_in)| **is_in).map(|(group, _)| group);
-            group_name_bytes(unchanged.chain(joined))
-        })
-    }
-}
-
-/// Bytes of groups' names; at most [`GROUP_NAMES_BYTES_MAX`] for the groups of one session.
-pub fn group_name_bytes<'a>(groups: impl Iterator<Item = &'a GroupName>) -> usize {
-    groups.map(|group| group.as_str().len()).sum()
 }
 
 /// Judges requests against a session's applied state.

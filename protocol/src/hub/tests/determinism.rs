@@ -67,7 +67,7 @@ fn outcome(shards: &[Hub]) -> Outcome {
         }
         let may_publish = session.permissions.allows(Permission::SendToGroup, &group(GROUPS[0]));
         let noted = session.events.state.as_ref().map(text_of).unwrap_or_default();
-        let state = (deliveries, session.groups.clone(), may_publish, noted);
+        let state = (deliveries, (*session.groups).clone(), may_publish, noted);
         assert_eq!(outcome.insert(session.connection_id.to_string(), state), None);
     }
     let of_chunks =
