@@ -154,5 +154,6 @@ fn kind(body: &Body) -> &'static str {
         Body::Closed { .. } => "closes by the application",
         Body::Handled { .. } => "events handled",
         Body::Told { .. } => "ends told to the application",
+        Body::Refused(_) => "refusals that are remembered",
     }
 }

@@ -56,6 +56,10 @@ mutations! {
     RequestsNotConsulted,
     /// R8: after a restore nothing is known of the application's requests.
     RequestsNotRestored,
+    /// R8: a repeatable request that may have been executed and forgotten is executed.
+    ForgottenRequestTakenForNew,
+    /// R8: a repeatable request that was refused is not remembered.
+    RefusalNotRemembered,
     /// R10: a resume is refused for good while the hub boots.
     RefusedWhileBooting,
     /// R10: a session expires although a socket is attached.

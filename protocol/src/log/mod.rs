@@ -25,7 +25,7 @@ pub use fingerprint::Fingerprint;
 pub use handler::{Disconnected, EventId, EventSubject, HandlerReply, HandlerState};
 pub use proposer::Proposer;
 pub use record::{AckKey, Body, BootKey, EndReason, Key, Opened, Permission, Published, Record, Sent};
-pub use request_key::{ExecutedRequest, RequestKey, RequestName};
+pub use request_key::{ExecutedRequest, Refusal, RequestKey, RequestName, RequestParts, RequestsCheckpoint};
 pub use selection::{Audience, Selection};
 
 use std::fmt;

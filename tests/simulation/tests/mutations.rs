@@ -32,6 +32,8 @@ const CAUGHT_WITHIN: &[(Fault, u64)] = &[
     (Core(DoubtForgottenAtRetry), 200),
     (Core(RequestsNotConsulted), 20),
     (Core(RequestsNotRestored), 100),
+    (Core(ForgottenRequestTakenForNew), 100),
+    (Core(RefusalNotRemembered), 100),
     (Core(RefusedWhileBooting), 100),
     (Core(ExpiresWhileAttached), 20),
     (Core(OffsetNotCompared), 150),

@@ -383,6 +383,7 @@ pub(super) fn body_name(record: &Record) -> String {
             format!("handled {text}")
         }
         Body::Told { connection_ids } => format!("told {}", connection_ids[0]),
+        Body::Refused(refusal) => format!("refused {refusal:?}"),
     };
     match record.body.connection_id() {
         Some(id) => format!("{id} {what}"),

@@ -207,6 +207,7 @@ impl Truth {
                     });
                 }
             }
+            Body::Refused(_) => {}
             Body::Sent(_) => {
                 unreachable!("no step of this target asks for it");
             }
