@@ -155,5 +155,6 @@ fn kind(body: &Body) -> &'static str {
         Body::Handled { .. } => "events handled",
         Body::Acked { .. } => "sequence acks",
         Body::Told { .. } => "ends told to the application",
+        Body::Refused(_) => "refusals that are remembered",
     }
 }

@@ -62,6 +62,10 @@ mutations! {
     MarkFreesOneMore,
     /// R14: what a restart has brought back counts against the bounds at once.
     RestoredCountsAgainstBound,
+    /// R8: a repeatable request that may have been executed and forgotten is executed.
+    ForgottenRequestTakenForNew,
+    /// R8: a repeatable request that was refused is not remembered.
+    RefusalNotRemembered,
     /// R10: a resume is refused for good while the hub boots.
     RefusedWhileBooting,
     /// R10: a session expires although a socket is attached.

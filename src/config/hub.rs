@@ -60,7 +60,7 @@ pub struct HubSettings {
     pub ack_window_ids: usize,
     /// How often a WebSocket ping is sent, in seconds.
     pub websocket_ping_seconds: u64,
-    /// What becomes of a repeated request of the REST API.
+    /// Which repeated requests of the REST API are not executed again.
     pub idempotency: Idempotency,
     /// How long such requests are remembered, in seconds.
     pub idempotency_window_seconds: u64,

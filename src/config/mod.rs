@@ -172,19 +172,23 @@ pub struct Config {
     /// for each membership, and all of them are part of the session's checkpoint.
     pub groups_per_session_max: usize,
 
-    /// What becomes of a request of the REST API that comes again under the same `x-ms-client-request-id`, as the server
-    /// SDKs send it when the first answer was lost: `on` (it is answered as the first time and not executed again),
-    /// `strict` (another request under the same id is refused with 409 too) or `off` (it is executed again, as by Azure).
-    /// Default `on`. May stand under `[hubs."name"]`.
+    /// Which requests of the REST API are not executed again, and answered as the first time, when they come again under
+    /// the same `x-ms-client-request-id`, as the server SDKs send them when the first answer was lost: `sends` (those that
+    /// send), `strict` (the same, and another send under a used id is refused with 409), `all` or `off` (none, as by
+    /// Azure). Default `sends`; `on` is read as `sends`. May stand under `[hubs."name"]`. Danger: with `all` an application
+    /// that gives one id to several requests, to correlate them, loses those that say the same again: of an addition to a
+    /// group, a removal and an addition the last. Requests with `Repeatability-Request-ID` are not concerned.
     pub idempotency: Idempotency,
 
-    /// How long such requests are remembered, in seconds. Default 300, 60 to 604,800. May stand under `[hubs."name"]`.
-    /// Cost: up to some 150 bytes of memory in each shard for each request of that time.
+    /// How long requests with an id are remembered, in seconds, and how old the `Repeatability-First-Sent` of a request may
+    /// be. Default 300, 60 to 604,800. May stand under `[hubs."name"]`. Cost: up to some 150 bytes of memory in each shard
+    /// for each request of that time, and for each with `Repeatability-Request-ID` of that time and five minutes more.
     pub idempotency_window_seconds: u64,
 
-    /// How many of them are remembered; then the oldest is forgotten. Default 100,000, 1 to 1,000,000. May stand under
-    /// `[hubs."name"]`. Cost: 40 bytes of each checkpoint for each. Danger: an application that makes more requests than
-    /// this before it sends one again can have that executed twice.
+    /// How many requests are remembered by their `x-ms-client-request-id`, and how many by their `Repeatability-Request-ID`;
+    /// then the oldest is forgotten. Default 100,000, 1 to 1,000,000. May stand under `[hubs."name"]`. Cost: 40 bytes of
+    /// each checkpoint for each. Danger: an application that makes more requests than this before it sends one again can
+    /// have that executed twice; one with `Repeatability-Request-ID` is answered 412 instead.
     pub idempotency_requests_max: usize,
 
     /// Into how many shards each hub's sessions are divided; each shard is served by one core at a time. Default 1,
@@ -245,15 +249,18 @@ pub enum Durability {
     Memory,
 }
 
-/// What becomes of a repeated request of the REST API.
+/// Which repeated requests of the REST API are not executed again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Idempotency {
-    /// It is answered as the first time.
-    On,
-    /// And another request under the same id is refused.
+    /// Those that send.
+    #[serde(alias = "on")]
+    Sends,
+    /// All that change something.
+    All,
+    /// Those that send; and another one under the same id is refused.
     Strict,
-    /// It is executed again.
+    /// None.
     Off,
 }
 
@@ -291,7 +298,7 @@ impl Default for Config {
             pending_request_bytes_max: 4 * MIB,
             pending_reply_bytes_max: 64 * 1024,
             groups_per_session_max: 10_000,
-            idempotency: Idempotency::On,
+            idempotency: Idempotency::Sends,
             idempotency_window_seconds: 300,
             idempotency_requests_max: 100_000,
             hub_shards: 1,

@@ -432,3 +432,19 @@ fn a_file_is_read_and_a_missing_one_is_named() {
     assert_eq!(Config::load(Some(&path), Overrides::default()).unwrap().ack_window_ids, 1234);
     assert_eq!(Config::load(None, Overrides::default()).unwrap(), Config::default());
 }
+
+#[test]
+fn idempotency_has_four_values_and_a_name_from_before() {
+    let read = |value: &str| read(&format!("idempotency = \"{value}\"")).map(|config| config.idempotency);
+    for (value, expected) in [
+        ("sends", Idempotency::Sends),
+        ("on", Idempotency::Sends),
+        ("all", Idempotency::All),
+        ("strict", Idempotency::Strict),
+        ("off", Idempotency::Off),
+    ] {
+        assert_eq!(read(value).unwrap(), expected);
+    }
+    assert!(read("Sends").is_err() && read("").is_err());
+    assert_eq!(Config::default().idempotency, Idempotency::Sends);
+}

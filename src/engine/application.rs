@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use futures_util::future::join_all;
 use oncewire_protocol::hub::{self, Action, CommandError, CommandId, Done, Hub, Member};
-use oncewire_protocol::log::{Audience, Offset, Permission, RequestKey, Selection};
+use oncewire_protocol::log::{Audience, Offset, Permission, Refusal, RequestKey, Selection};
 use oncewire_protocol::wire::{ConnectionId, GroupName};
 use tokio::sync::{mpsc, oneshot};
 
@@ -19,7 +19,7 @@ use super::shard::{Command, Look};
 pub struct Request {
     /// The request.
     pub key: RequestKey,
-    /// Whether another request under the same id is refused.
+    /// Whether another request under the same id is refused. It always is where the request is repeatable.
     pub is_strict: bool,
 }
 
@@ -37,14 +37,17 @@ impl HubHandle {
     }
 
     async fn carry_out(&self, action: Action, request: Option<Request>) -> Result<Done, CommandError> {
-        if let Action::Add { selection, groups } = &action
-            && let Err(error) = self.check_add(selection, groups).await
-        {
-            return self.unless_repeated(request, error).await;
-        }
+        let shard = self.shard_for(&action, request.as_ref());
+        let action = match &action {
+            Action::Add { selection, groups } => match self.check_add(selection, groups).await? {
+                None => action,
+                // Its shard knows whether it is a repetition, which is answered as the first time.
+                Some(refusal) => Action::Refuse(refusal),
+            },
+            _ => action,
+        };
         let command = CommandId(self.next_id());
         let (reply, asked) = oneshot::channel();
-        let shard = self.shard_for(&action, request.as_ref());
         let command = hub::Command {
             command,
             request: request.map(|request| request.key),
@@ -107,30 +110,22 @@ impl HubHandle {
         Ok(members)
     }
 
-    /// What one shard alone can't refuse.
-    async fn check_add(&self, selection: &Selection, groups: &[GroupName]) -> Result<(), CommandError> {
+    /// Why it is refused, where one shard alone can't tell.
+    async fn check_add(
+        &self,
+        selection: &Selection,
+        groups: &[GroupName],
+    ) -> Result<Option<Refusal>, CommandError> {
         let is_user = matches!(selection.audience, Audience::User(_));
         if is_user && !self.has(selection.audience.clone()).await? {
-            return Err(CommandError::UnknownUser);
+            return Ok(Some(Refusal::UnknownUser));
         }
         if self.0.shards.len() == 1 || matches!(selection.audience, Audience::Connection(_)) {
-            return Ok(());
+            return Ok(None);
         }
         let (selection, groups) = (selection.clone(), groups.to_vec());
         let checked = self.look_everywhere(move |hub| hub.check_room(&selection, &groups)).await?;
-        checked.into_iter().collect()
-    }
-
-    /// A request that was carried out before is answered as then, whatever has become of its session since.
-    async fn unless_repeated(
-        &self,
-        request: Option<Request>,
-        error: CommandError,
-    ) -> Result<Done, CommandError> {
-        let Some(Request { key, .. }) = request else { return Err(error) };
-        let Some(shard) = self.0.shards.first() else { return Err(error) };
-        let is_known = self.look(shard, move |hub| hub.knows(&key, super::now())).await?;
-        if is_known { Ok(Done::Repeated) } else { Err(error) }
+        Ok(checked.into_iter().find_map(Result::err))
     }
 
     /// The shard that proposes a command: the one that can check it, else the same for all repetitions of a request.
@@ -141,6 +136,7 @@ impl HubHandle {
             Action::Add { selection, .. }
             | Action::Remove { selection, .. }
             | Action::Close { selection, .. } => connection_of(selection),
+            Action::Refuse(_) => None,
         };
         if let Some(connection_id) = connection_id {
             return self.shard_of(connection_id);

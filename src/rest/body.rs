@@ -18,7 +18,7 @@ use super::error::RestError;
 use super::{query, route};
 
 /// Headers that carry metadata begin so; the rest of the name is the key.
-const METADATA_PREFIX: &str = "x-webpubsub-metadata-";
+pub(super) const METADATA_PREFIX: &str = "x-webpubsub-metadata-";
 
 /// How a body is to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,6 +9,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
+use super::repetition;
 use crate::engine::{CommandError, HubUnavailable};
 
 /// A refusal. Its body is the API's `ErrorDetail`, and its code also stands in a header, for answers without a body.
@@ -87,6 +88,20 @@ impl RestError {
         Self::new(StatusCode::NOT_FOUND, code, target, format!("{target} is not found."))
     }
 
+    /// The request can't be had under what it says of its repetitions.
+    pub(super) fn rejected(
+        status: StatusCode,
+        target: &'static str,
+        message: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        let code = match status {
+            StatusCode::PRECONDITION_FAILED => "Error.PreconditionFailed",
+            _ => "Error.BadRequest",
+        };
+        let header = Some(Box::new((repetition::RESULT, repetition::REJECTED)));
+        Self { header, ..Self::new(status, code, target, message) }
+    }
+
     fn conflict(message: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::CONFLICT, "Error.Connection.Conflict", "Connection", message)
     }
@@ -109,8 +124,13 @@ impl From<CommandError> for RestError {
             CommandError::OtherRequest => Self::new(
                 StatusCode::CONFLICT,
                 "Error.Request.Conflict",
-                "x-ms-client-request-id",
+                repetition::CLIENT_REQUEST_ID,
                 "Another request was executed under this request id.",
+            ),
+            CommandError::PerhapsForgotten => Self::rejected(
+                StatusCode::PRECONDITION_FAILED,
+                repetition::FIRST_SENT,
+                "The request is so old that it may have been executed and forgotten.",
             ),
             CommandError::Unavailable => Self::unavailable(),
         }

@@ -4,7 +4,7 @@
 //! errors. Does not know: shards' insides, sockets, how anything is stored.
 //!
 //! ```text
-//! request -> operation (route.rs) -> version and names -> token -> parameters -> body -> engine -> status
+//! request -> operation (route.rs) -> version and names -> token -> repetition -> parameters -> body -> engine -> status
 //! ```
 //! Checks come in this order, so that what is wrong first is told.
 //!
@@ -13,6 +13,7 @@
 //! | `route.rs` | the table of operations: method and path |
 //! | `query.rs` | the query, each parameter checked |
 //! | `body.rs` | content types, bodies and metadata |
+//! | `repetition.rs` | by what a request is recognised when it comes again |
 //! | `operations.rs` | what each operation asks the engine for |
 //! | `listing.rs` | lists in pages |
 //! | `tokens.rs` | client access tokens |
@@ -23,6 +24,7 @@ mod error;
 mod listing;
 mod operations;
 mod query;
+mod repetition;
 mod route;
 mod tokens;
 
@@ -42,6 +44,7 @@ use crate::config::{Config, Scheme};
 use crate::engine::{self, Engine};
 use error::RestError;
 use query::Query;
+use repetition::Repeatable;
 
 /// Set to `true` where a request was executed before and only its outcome is told again.
 const DUPLICATE: HeaderName = HeaderName::from_static("x-oncewire-duplicate");
@@ -64,13 +67,15 @@ pub fn router(rest: Rest) -> Router {
 }
 
 async fn serve(State(rest): State<Arc<Rest>>, request: Request) -> Response {
-    let mut response = rest.answer(request).await.unwrap_or_else(|error| {
-        tracing::debug!(status = error.status.as_u16(), reason = %error, "request refused");
-        error.into_response()
-    });
+    let mut response = rest.answer(request).await.unwrap_or_else(refused);
     let versions = HeaderValue::from_static(API_SUPPORTED_VERSIONS);
     response.headers_mut().insert(HeaderName::from_static("api-supported-versions"), versions);
     response
+}
+
+fn refused(error: RestError) -> Response {
+    tracing::debug!(status = error.status.as_u16(), reason = %error, "request refused");
+    error.into_response()
 }
 
 impl Rest {
@@ -81,7 +86,14 @@ impl Rest {
         let version = query.api_version()?;
         let call = found.read()?;
         self.authenticate(&head, &call.names_at)?;
-        operations::run(self, &operations::Request { head, query, version, call }, body).await
+        let window_seconds = self.config.hub(call.hub.as_str()).idempotency_window_seconds;
+        let repeatable = Repeatable::of(&head.headers, window_seconds, engine::now().unix_seconds())?;
+        let request = operations::Request { head, query, version, call, repeatable };
+        let mut response = operations::run(self, &request, body).await.unwrap_or_else(refused);
+        if request.repeatable.is_some() {
+            repetition::tell_result(&mut response);
+        }
+        Ok(response)
     }
 
     fn authenticate(&self, head: &request::Parts, names_at: &[usize]) -> Result<(), RestError> {

@@ -1,23 +1,18 @@
 //! What each operation asks the engine for, and the status that says it was done.
 
 use axum::body::Body;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, request};
+use axum::http::{HeaderValue, StatusCode, request};
 use axum::response::{IntoResponse, Response};
-use oncewire_protocol::log::{Audience, RequestKey, RequestName, Selection, Sent};
+use oncewire_protocol::log::{Audience, Selection, Sent};
 use oncewire_protocol::wire::GroupName;
 
 use super::body::{self, Bulk, Media};
 use super::error::RestError;
 use super::query::Query;
+use super::repetition::{self, Repeatable};
 use super::route::{self, Call, Kind};
 use super::{DUPLICATE, Rest, listing, tokens};
-use crate::config::Idempotency;
-use crate::engine::{self, Action, CommandError, Done};
-
-/// The application's own name for a request.
-const REQUEST_ID: &str = "x-ms-client-request-id";
-/// Such a name, in bytes.
-const REQUEST_ID_BYTES_MAX: usize = 256;
+use crate::engine::{Action, CommandError, Done};
 
 /// A request whose operation is known.
 pub(super) struct Request {
@@ -25,6 +20,8 @@ pub(super) struct Request {
     pub(super) query: Query,
     pub(super) version: Option<String>,
     pub(super) call: Call,
+    /// What it says of its repetitions.
+    pub(super) repeatable: Option<Repeatable>,
 }
 
 /// Carries out an operation.
@@ -128,15 +125,13 @@ async fn change_rule(rest: &Rest, request: &Request, allow: bool) -> Result<Resp
         allow,
     };
     let done = if allow { StatusCode::OK } else { StatusCode::NO_CONTENT };
-    let hub = rest.engine.hub(&call.hub).await?;
-    let outcome = hub.ask(action, idempotency(rest, request, &[])?).await;
-    match outcome {
+    match carry_out(rest, request, action, &[]).await? {
         // What nobody has need not be taken away.
         Err(CommandError::UnknownConnection) if !allow => Ok(done.into_response()),
         Err(CommandError::UnknownConnection) => {
             Err(RestError::not_found("Info.Connection.NotExisted", "Connection"))
         }
-        outcome => Ok(answer(outcome?, done)),
+        outcome => answer(request, outcome, done),
     }
 }
 
@@ -159,41 +154,39 @@ async fn ask(
     body: &[u8],
     done: StatusCode,
 ) -> Result<Response, RestError> {
-    let idempotency = idempotency(rest, request, body)?;
-    let hub = rest.engine.hub(&request.call.hub).await?;
-    Ok(answer(hub.ask(action, idempotency).await?, done))
+    let outcome = carry_out(rest, request, action, body).await?;
+    answer(request, outcome, done)
 }
 
-fn answer(outcome: Done, status: StatusCode) -> Response {
-    let mut response = status.into_response();
-    if outcome == Done::Repeated {
+async fn carry_out(
+    rest: &Rest,
+    request: &Request,
+    action: Action,
+    body: &[u8],
+) -> Result<Result<Done, CommandError>, RestError> {
+    let hub = &request.call.hub;
+    let key = repetition::key(request, &rest.config.hub(hub.as_str()), body)?;
+    Ok(rest.engine.hub(hub).await?.ask(action, key).await)
+}
+
+fn answer(
+    request: &Request,
+    outcome: Result<Done, CommandError>,
+    done: StatusCode,
+) -> Result<Response, RestError> {
+    let is_repeatable = request.repeatable.is_some();
+    let outcome = outcome.map_err(|error| match error {
+        CommandError::OtherRequest if is_repeatable => RestError::rejected(
+            StatusCode::BAD_REQUEST,
+            repetition::REPEATABLE_ID,
+            "Another request had this request id.",
+        ),
+        error => error.into(),
+    })?;
+    let mut response = done.into_response();
+    // A repeatable request is answered letter by letter as the first time.
+    if outcome == Done::Repeated && !is_repeatable {
         response.headers_mut().insert(DUPLICATE, HeaderValue::from_static("true"));
     }
-    response
-}
-
-/// By what the request is recognised when it comes again; nothing if it has no id or the hub does not want it.
-fn idempotency(rest: &Rest, request: &Request, body: &[u8]) -> Result<Option<engine::Request>, RestError> {
-    let Request { head, call, .. } = request;
-    let settings = rest.config.hub(call.hub.as_str());
-    let Some(id) = request_id(&head.headers)?.filter(|_| settings.idempotency != Idempotency::Off) else {
-        return Ok(None);
-    };
-    let target = head.uri.path_and_query().map_or("", |target| target.as_str());
-    let bound = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
-    let key = RequestKey {
-        name: RequestName::of(id, head.method.as_str(), target, body),
-        window_seconds: bound(settings.idempotency_window_seconds),
-        window_requests: bound(settings.idempotency_requests_max as u64),
-    };
-    Ok(Some(engine::Request { key, is_strict: settings.idempotency == Idempotency::Strict }))
-}
-
-fn request_id(headers: &HeaderMap) -> Result<Option<&str>, RestError> {
-    let Some(id) = headers.get(REQUEST_ID).filter(|id| !id.is_empty()) else { return Ok(None) };
-    let id = id.to_str().ok().filter(|id| id.len() <= REQUEST_ID_BYTES_MAX);
-    id.map(Some).ok_or_else(|| {
-        let message = format!("The request id is no text of at most {REQUEST_ID_BYTES_MAX} bytes.");
-        RestError::bad_request(REQUEST_ID, message)
-    })
+    Ok(response)
 }

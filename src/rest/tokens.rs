@@ -21,7 +21,7 @@ struct Generated {
 
 /// Makes a token for the hub.
 pub(super) fn generate(rest: &Rest, request: &Request) -> Result<Response, RestError> {
-    let Request { call, query, head, .. } = request;
+    let Request { call, query, head, repeatable, .. } = request;
     match query.one("clientType")? {
         None => {}
         Some(kind) if kind.eq_ignore_ascii_case("default") => {}
@@ -44,7 +44,10 @@ pub(super) fn generate(rest: &Rest, request: &Request) -> Result<Response, RestE
         groups: &groups,
         validity_seconds: u64::from(minutes) * 60,
     };
-    let token = rest.access_keys.sign_client_token(&grant, engine::now().unix_seconds());
+    // A repetition gets the same token: it is made from nothing that passes.
+    let issued_at =
+        repeatable.as_ref().map_or_else(|| engine::now().unix_seconds(), |first| first.first_sent);
+    let token = rest.access_keys.sign_client_token(&grant, issued_at);
     let token = token.map_err(|_| RestError::unavailable())?;
     Ok(Json(Generated { token }).into_response())
 }

@@ -66,6 +66,15 @@ impl Crashing {
     }
 }
 
+/// What an application asks of a gateway that may have been started again.
+fn call(crashing: &Crashing, method: &'static str, path: &str) -> Ask {
+    let target = format!("/api/hubs/{HUB}/{path}");
+    let address = crashing.gateway.address();
+    let token = Token::bare().key(oncewire_soak::ACCESS_KEY).sign(&format!("http://{address}{target}"));
+    let ask = Ask::new(address, method, &target).header("authorization", &format!("Bearer {token}"));
+    ask.header("content-length", "0").header("content-type", "text/plain")
+}
+
 /// Tries until the answer is another than 503, as clients do while a hub is starting.
 pub async fn resume(address: SocketAddr, identity: &Identity) -> Socket {
     soon(async {
@@ -285,4 +294,51 @@ async fn a_graceful_stop_keeps_sessions_as_a_crash_does() {
     crashing.gateway.restart().await.unwrap();
     let mut subscriber = crashing.resume(&identity).await;
     subscriber.expect(message(1, "g", "p", "kept")).await;
+}
+
+#[tokio::test]
+async fn repeatable_requests_have_their_first_answers_after_kills() {
+    let mut crashing = Crashing::start().await;
+    let (mut subscriber, _publisher) = crashing.pair().await;
+    let first_sent = httpdate::fmt_http_date(std::time::SystemTime::now());
+    let asks = [
+        ("POST", "groups/g/:send", "m", 202),
+        ("PUT", "users/s/groups/h", "", 200),
+        ("DELETE", "users/p/groups/g", "", 204),
+        ("PUT", "users/late/groups/h", "", 404),
+    ];
+    for round in 0..3 {
+        for (n, (method, path, body, status)) in asks.into_iter().enumerate() {
+            let ask = call(&crashing, method, path).body(body);
+            let ask = ask.header("repeatability-request-id", &n.to_string());
+            let ask = ask.header("repeatability-first-sent", &first_sent);
+            let answer = soon(async {
+                loop {
+                    let answer = ask.send().await;
+                    if answer.status != 503 {
+                        return answer;
+                    }
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            })
+            .await;
+            assert_eq!(
+                (answer.status, answer.header("repeatability-result")),
+                (status, "accepted"),
+                "{round} {path}"
+            );
+        }
+        if round == 0 {
+            assert_eq!(call(&crashing, "DELETE", "users/s/groups/h").send().await.status, 204);
+            let _late = crashing.reliable(Token::user("late")).await;
+        }
+        let members = call(&crashing, "HEAD", "groups/h").send().await;
+        assert_eq!(members.status, 404, "nobody was put into the group again");
+        crashing.crash().await;
+    }
+    assert_eq!(subscriber.read().await["data"], "m");
+    let mut subscriber = crashing.resume(&subscriber.identity()).await;
+    subscriber.read_connected().await;
+    let read = subscriber.settle().await;
+    assert!(read.iter().all(|message| message["sequenceId"] == 1), "{read:?}");
 }

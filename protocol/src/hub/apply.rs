@@ -8,6 +8,7 @@ use std::task::Waker;
 
 use super::handling::{LOST_WITH_GATEWAY, reason_text};
 use super::owner::Purpose;
+use super::request_window::Known;
 use super::timer::Timer;
 use super::{Attachment, Connected, Hub, OpenId, Output, SessionHandle, SessionKey};
 use crate::log::{
@@ -15,7 +16,7 @@ use crate::log::{
     RequestKey, Selection, Sent, Time, chunk_of,
 };
 use crate::mutation::{Mutation, is_on};
-use crate::session::{Closing, Marking, MemoryBudget, Outcome, Seen, Session, SharedMessage, SharedOutbox};
+use crate::session::{Closing, Marking, MemoryBudget, Outcome, Session, SharedMessage, SharedOutbox};
 use crate::wire::{Close, ConnectionId, Downstream, GroupName, Message, ReconnectionToken, Sender};
 
 impl Hub {
@@ -31,7 +32,7 @@ impl Hub {
         if self.is_new(offset, record) {
             self.take_effect(offset, record);
             if let Some(request) = &record.key.request {
-                self.requests.insert(request, record.time);
+                self.requests.insert(request, record.time, record.body.refusal());
             }
         }
         if self.proposer.made(&record.key.boot) {
@@ -46,8 +47,9 @@ impl Hub {
         if !self.repeats.insert(&record.key.boot) && !is_on(Mutation::TwinApplied) {
             return false;
         }
-        let is_repetition =
-            |request: &RequestKey| self.requests.look_up(request, record.time) == Seen::Duplicate;
+        let is_repetition = |request: &RequestKey| {
+            matches!(self.requests.look_up(request, record.time), Known::Repetition(_))
+        };
         if record.key.request.as_ref().is_some_and(is_repetition) {
             return false;
         }
@@ -112,6 +114,7 @@ impl Hub {
                 }
             }
             Body::Told { connection_ids } => self.forget_told(offset, connection_ids),
+            Body::Refused(_) => {}
             Body::Sent(sent) => self.send(offset, record.time, sent),
             Body::Added { selection, groups } => {
                 for key in self.selected_at(offset, selection) {
@@ -367,7 +370,10 @@ impl Hub {
                     }
                 }
                 Purpose::End(_) | Purpose::Told => {}
-                Purpose::Command(command) => self.command_settled(command, record.key.request, Ok(())),
+                Purpose::Command(command) => {
+                    let outcome = record.body.refusal().map_or(Ok(()), |refusal| Err(refusal.into()));
+                    self.command_settled(command, record.key.request, outcome);
+                }
             }
             return;
         }

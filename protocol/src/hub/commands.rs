@@ -1,13 +1,15 @@
 //! What the application asks for: checked, appended, and answered when it has taken effect.
 //!
 //! A request that has a key is executed once: what was executed is in the request window, what is being appended in
-//! the set of pending requests, and a repetition of the latter waits for its outcome (R7, R8).
+//! the set of pending requests, and a repetition of the latter waits for its outcome (R7, R8). Of a repeatable request a
+//! refusal is appended too: an answer that was given once stays, whoever comes or goes meanwhile.
 
 use super::owner::Purpose;
-use super::request_window::of_id;
+use super::request_window::{Known, of_id};
 use super::{CommandError, CommandId, Hub, Output, UNTOLD_MAX};
-use crate::log::{Audience, Body, Permission, RequestKey, Selection, Sent, Time};
-use crate::session::{Seen, group_name_bytes};
+use crate::log::{Audience, Body, Permission, Refusal, RequestKey, Selection, Sent, Time};
+use crate::mutation::{Mutation, is_on};
+use crate::session::{PermissionError, group_name_bytes};
 use crate::wire::limits::GROUP_NAMES_BYTES_MAX;
 use crate::wire::{ConnectionId, GroupName};
 
@@ -18,7 +20,7 @@ pub struct Command {
     pub command: CommandId,
     /// By what a repetition is recognised; none makes it a request of its own.
     pub request: Option<RequestKey>,
-    /// Whether another request under the same id is refused.
+    /// Whether another request under the same id is refused. It always is where the request is repeatable.
     pub is_strict: bool,
     /// What to do.
     pub action: Action,
@@ -61,6 +63,8 @@ pub enum Action {
         /// Grant or revoke.
         allow: bool,
     },
+    /// Nothing: what was asked for is refused already, unless it is a repetition.
+    Refuse(Refusal),
 }
 
 /// That a command was carried out.
@@ -79,26 +83,36 @@ impl Hub {
             return self.done(command, Err(CommandError::Unavailable));
         }
         if let Some(key) = &request {
-            let time = self.proposer.last_time().max(now);
-            match self.requests.look_up(key, time) {
-                Seen::Duplicate => return self.done(command, Ok(Done::Repeated)),
-                Seen::Mismatch if is_strict => return self.done(command, Err(CommandError::OtherRequest)),
-                Seen::Mismatch | Seen::New => {}
-            }
             if let Some(waiting) = self.pending_requests.get_mut(&key.name) {
                 return waiting.push(command);
             }
-            if is_strict && of_id(&self.pending_requests, key.name.id).next().is_some() {
-                return self.done(command, Err(CommandError::OtherRequest));
+            let is_strict = is_strict || key.is_repeatable();
+            let has_other_pending = || of_id(&self.pending_requests, key.name.id).next().is_some();
+            let outcome = match self.requests.look_up(key, self.proposer.last_time().max(now)) {
+                Known::Repetition(None) => Some(Ok(Done::Repeated)),
+                Known::Repetition(Some(refusal)) => Some(Err(refusal.into())),
+                Known::OtherRequest if is_strict => Some(Err(CommandError::OtherRequest)),
+                Known::PerhapsForgotten => Some(Err(CommandError::PerhapsForgotten)),
+                Known::New | Known::OtherRequest if is_strict && has_other_pending() => {
+                    Some(Err(CommandError::OtherRequest))
+                }
+                Known::New | Known::OtherRequest => None,
+            };
+            if let Some(outcome) = outcome {
+                return self.done(command, outcome);
             }
         }
-        if let Err(error) = self.check(&action) {
-            return self.done(command, Err(error));
-        }
+        let refusal = self.check(&action).err();
+        let body = match (refusal, &request) {
+            (None, _) => action.into_body(self.takes_disconnected && self.untold() < UNTOLD_MAX),
+            (Some(refusal), Some(key)) if key.is_repeatable() && !is_on(Mutation::RefusalNotRemembered) => {
+                Body::Refused(refusal)
+            }
+            (Some(refusal), _) => return self.done(command, Err(refusal.into())),
+        };
         if let Some(key) = &request {
             self.pending_requests.insert(key.name, Vec::new());
         }
-        let body = action.into_body(self.takes_disconnected && self.untold() < UNTOLD_MAX);
         self.propose(now, body, request, Purpose::Command(command));
     }
 
@@ -122,36 +136,33 @@ impl Hub {
     }
 
     /// Refusals, against applied state (R4). Of what is selected in other shards nothing is known here.
-    fn check(&self, action: &Action) -> Result<(), CommandError> {
+    fn check(&self, action: &Action) -> Result<(), Refusal> {
         match action {
             Action::Add { selection, groups } => {
                 if let Audience::Connection(id) = &selection.audience
                     && self.live_session(id).is_none()
                 {
-                    return Err(CommandError::UnknownConnection);
+                    return Err(Refusal::UnknownConnection);
                 }
                 self.check_room(selection, groups)
             }
             Action::ChangeRule { connection_id, permission, group, allow } => {
-                let key = self.live_session(connection_id).ok_or(CommandError::UnknownConnection)?;
+                let key = self.live_session(connection_id).ok_or(Refusal::UnknownConnection)?;
                 let pending = self.pending_rule_changes(connection_id, *permission);
                 let permissions = &self.sessions[key].permissions;
-                permissions.check_change(*permission, group, *allow, pending).map_err(Into::into)
+                let changed = permissions.check_change(*permission, group, *allow, pending);
+                changed.map_err(|PermissionError::TooManyRules| Refusal::TooManyRules)
             }
+            Action::Refuse(refusal) => Err(*refusal),
             Action::Send(_) | Action::Remove { .. } | Action::Close { .. } => Ok(()),
         }
-    }
-
-    /// Whether a request was executed, and is remembered at this time.
-    pub fn knows(&self, key: &RequestKey, now: Time) -> bool {
-        self.requests.look_up(key, now) == Seen::Duplicate
     }
 
     /// Whether this shard's selected sessions have room for more groups.
     ///
     /// # Errors
     /// When one would be in more than it may be in, or in groups with longer names.
-    pub fn check_room(&self, selection: &Selection, groups: &[GroupName]) -> Result<(), CommandError> {
+    pub fn check_room(&self, selection: &Selection, groups: &[GroupName]) -> Result<(), Refusal> {
         let has_room = |key| {
             let known = &self.sessions[key].groups;
             let new: std::collections::BTreeSet<_> =
@@ -159,11 +170,7 @@ impl Hub {
             known.len() + new.len() <= self.settings.groups_per_session_max
                 && group_name_bytes(known.iter().chain(new)) <= GROUP_NAMES_BYTES_MAX
         };
-        if self.selected(selection).into_iter().all(has_room) {
-            Ok(())
-        } else {
-            Err(CommandError::TooManyGroups)
-        }
+        if self.selected(selection).into_iter().all(has_room) { Ok(()) } else { Err(Refusal::TooManyGroups) }
     }
 
     fn pending_rule_changes(&self, of: &ConnectionId, wanted: Permission) -> usize {
@@ -189,6 +196,7 @@ impl Action {
             Self::ChangeRule { connection_id, permission, group, allow: false } => {
                 Body::Revoked { connection_id, permission, group }
             }
+            Self::Refuse(refusal) => Body::Refused(refusal),
         }
     }
 }

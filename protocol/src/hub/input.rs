@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{CallId, Command, Connected, Done, EventError, Handled, SessionKey, UserEvent};
-use crate::log::{Certainty, Disconnected, HandlerState, Offset, Record};
+use crate::log::{Certainty, Disconnected, HandlerState, Offset, Record, Refusal};
 use crate::session::{AttachEpoch, PermissionError, Request, SharedOutbox};
 use crate::wire::{Close, ConnectionId, GroupName, ReconnectionToken, Subprotocol, Upstream, UserId};
 
@@ -207,9 +207,23 @@ pub enum CommandError {
     /// Another request was executed under the same id.
     #[error("another request was executed under this id")]
     OtherRequest,
+    /// The request was first sent so long ago that it may have been executed and forgotten.
+    #[error("it may have been executed before, which is forgotten")]
+    PerhapsForgotten,
     /// It could not be stored; it may be tried again.
     #[error("the hub is not available now")]
     Unavailable,
+}
+
+impl From<Refusal> for CommandError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::UnknownConnection => Self::UnknownConnection,
+            Refusal::UnknownUser => Self::UnknownUser,
+            Refusal::TooManyRules => Self::Permission(PermissionError::TooManyRules),
+            Refusal::TooManyGroups => Self::TooManyGroups,
+        }
+    }
 }
 
 /// One thing for the driver to do.

@@ -1,65 +1,149 @@
-//! Requests of the application that were executed, so that a repetition is not executed again (R8).
+//! Requests of the application that are remembered, so that a repetition is not executed again (R8).
+//!
+//! Repeatable ones are remembered apart from the others, so that neither kind makes the other forgotten. They carry the
+//! time at which they were first sent, and of those that are forgotten the latest such time stays: whether a request
+//! that is not remembered may have been executed is known from that alone, whatever clocks have done meanwhile.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::log::{ExecutedRequest, RequestKey, RequestName, Time};
+use crate::log::{ExecutedRequest, Refusal, RequestKey, RequestName, RequestsCheckpoint, Time};
 use crate::mutation::{Mutation, is_on};
-use crate::session::Seen;
 
-/// Executed requests by the time of their records, as the fold sees them: the same in each shard of a hub. How long and
-/// how many are remembered is said by the last record with a request, so that no configuration changes what a log means.
+/// Remembered requests, as the fold sees them: the same in each shard of a hub. How long and how many are remembered is
+/// said by the last record with a request of the kind, so that no configuration changes what a log means.
 #[derive(Debug, Default)]
 pub struct RequestWindow {
-    times: BTreeMap<RequestName, Time>,
+    plain: Remembered,
+    repeatable: Remembered,
+    /// The latest time of first sending of a repeatable request that is forgotten.
+    forgotten_first_sent: Option<u64>,
+}
+
+/// Requests of one kind.
+#[derive(Debug, Default)]
+struct Remembered {
+    known: BTreeMap<RequestName, Answered>,
     oldest_first: VecDeque<RequestName>,
+}
+
+/// A request that is remembered.
+#[derive(Debug, Clone, Copy)]
+struct Answered {
+    time: Time,
+    first_sent: Option<u64>,
+    refusal: Option<Refusal>,
+}
+
+/// What is known of a request that arrives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Known {
+    /// Nothing: it is new.
+    New,
+    /// It was executed, or refused for this reason.
+    Repetition(Option<Refusal>),
+    /// Another request has its id.
+    OtherRequest,
+    /// It is so old that it may have been executed and forgotten.
+    PerhapsForgotten,
 }
 
 impl RequestWindow {
     /// What a checkpoint keeps.
-    pub fn to_checkpoint(&self) -> Vec<ExecutedRequest> {
-        let request =
-            |name: &RequestName| Some(ExecutedRequest { name: *name, time: *self.times.get(name)? });
-        self.oldest_first.iter().filter_map(request).collect()
+    pub fn to_checkpoint(&self) -> RequestsCheckpoint {
+        RequestsCheckpoint {
+            executed: self.plain.to_checkpoint().chain(self.repeatable.to_checkpoint()).collect(),
+            forgotten_first_sent: self.forgotten_first_sent,
+        }
     }
 
     /// Knows again what a checkpoint kept.
-    pub fn restore(stored: &[ExecutedRequest]) -> Self {
-        let stored = stored.iter().filter(|_| !is_on(Mutation::RequestsNotRestored));
-        let (times, oldest_first) =
-            stored.map(|request| ((request.name, request.time), request.name)).unzip();
-        Self { times, oldest_first }
+    pub fn restore(stored: &RequestsCheckpoint) -> Self {
+        if is_on(Mutation::RequestsNotRestored) {
+            return Self::default();
+        }
+        let of_kind = |is_repeatable: bool| {
+            let kept =
+                stored.executed.iter().filter(move |request| request.first_sent.is_some() == is_repeatable);
+            Remembered::restore(kept)
+        };
+        Self {
+            plain: of_kind(false),
+            repeatable: of_kind(true),
+            forgotten_first_sent: stored.forgotten_first_sent,
+        }
     }
 
-    /// Compares a request of this time with what was executed.
-    pub fn look_up(&self, key: &RequestKey, time: Time) -> Seen {
+    /// Compares a request of this time with what is remembered.
+    pub fn look_up(&self, key: &RequestKey, time: Time) -> Known {
         if is_on(Mutation::RequestsNotConsulted) {
-            return Seen::New;
+            return Known::New;
         }
-        let is_remembered = |executed: &Time| !has_passed(*executed, key, time);
-        if self.times.get(&key.name).is_some_and(is_remembered) {
-            return Seen::Duplicate;
+        let is_remembered =
+            |answered: &Answered| key.is_repeatable() || !has_passed(answered.time, key, time);
+        let kind = if key.is_repeatable() { &self.repeatable } else { &self.plain };
+        if let Some(answered) = kind.known.get(&key.name).filter(|answered| is_remembered(answered)) {
+            return Known::Repetition(answered.refusal);
         }
-        if of_id(&self.times, key.name.id).any(|(_, executed)| is_remembered(executed)) {
-            return Seen::Mismatch;
+        if of_id(&kind.known, key.name.id).any(|(_, answered)| is_remembered(answered)) {
+            return Known::OtherRequest;
         }
-        Seen::New
+        if key.first_sent.is_some_and(|first_sent| Some(first_sent) <= self.forgotten_first_sent)
+            && !is_on(Mutation::ForgottenRequestTakenForNew)
+        {
+            return Known::PerhapsForgotten;
+        }
+        Known::New
     }
 
     /// Remembers a request that is new, and forgets what its own key says need not be known any more.
-    pub fn insert(&mut self, key: &RequestKey, time: Time) {
-        if self.times.insert(key.name, time).is_some() {
+    pub fn insert(&mut self, key: &RequestKey, time: Time, refusal: Option<Refusal>) {
+        let answered = Answered { time, first_sent: key.first_sent, refusal };
+        if key.is_repeatable() {
+            let forgotten =
+                self.repeatable.insert(key, answered).into_iter().filter_map(|gone| gone.first_sent);
+            self.forgotten_first_sent = self.forgotten_first_sent.max(forgotten.max());
+        } else {
+            self.plain.insert(key, answered);
+        }
+    }
+}
+
+impl Remembered {
+    fn to_checkpoint(&self) -> impl Iterator<Item = ExecutedRequest> {
+        self.oldest_first.iter().filter_map(|name| {
+            let Answered { time, first_sent, refusal } = *self.known.get(name)?;
+            Some(ExecutedRequest { name: *name, time, first_sent, refusal })
+        })
+    }
+
+    fn restore<'a>(stored: impl Iterator<Item = &'a ExecutedRequest>) -> Self {
+        let (known, oldest_first) = stored
+            .map(|ExecutedRequest { name, time, first_sent, refusal }| {
+                let answered = Answered { time: *time, first_sent: *first_sent, refusal: *refusal };
+                ((*name, answered), *name)
+            })
+            .unzip();
+        Self { known, oldest_first }
+    }
+
+    /// Gives back what is forgotten.
+    fn insert(&mut self, key: &RequestKey, answered: Answered) -> Vec<Answered> {
+        if self.known.insert(key.name, answered).is_some() {
             // It was there, and its time was over.
             self.oldest_first.retain(|name| *name != key.name);
         }
         self.oldest_first.push_back(key.name);
+        let mut forgotten = Vec::new();
         while let Some(oldest) = self.oldest_first.front().copied() {
-            let is_over = self.times.get(&oldest).is_none_or(|executed| has_passed(*executed, key, time));
+            let is_over =
+                self.known.get(&oldest).is_none_or(|known| has_passed(known.time, key, answered.time));
             if !is_over && self.oldest_first.len() <= key.window_requests as usize {
                 break;
             }
             self.oldest_first.pop_front();
-            self.times.remove(&oldest);
+            forgotten.extend(self.known.remove(&oldest));
         }
+        forgotten
     }
 }
 
@@ -76,50 +160,98 @@ fn has_passed(executed: Time, key: &RequestKey, time: Time) -> bool {
 mod tests {
     use super::*;
 
+    const REPEATED: Known = Known::Repetition(None);
+
     fn key(id: u128, fingerprint: u128) -> RequestKey {
-        RequestKey { name: RequestName { id, fingerprint }, window_seconds: 60, window_requests: 3 }
+        RequestKey {
+            name: RequestName { id, fingerprint },
+            window_seconds: 60,
+            window_requests: 3,
+            first_sent: None,
+        }
+    }
+
+    fn repeatable(id: u128, first_sent: u64) -> RequestKey {
+        RequestKey { first_sent: Some(first_sent), ..key(id, 1) }
     }
 
     #[test]
     fn a_repetition_is_known_until_its_time_is_over() {
         let mut window = RequestWindow::default();
-        window.insert(&key(1, 1), Time(1_000));
-        assert_eq!(window.look_up(&key(1, 1), Time(60_999)), Seen::Duplicate);
-        assert_eq!(window.look_up(&key(1, 2), Time(60_999)), Seen::Mismatch);
-        assert_eq!(window.look_up(&key(2, 1), Time(60_999)), Seen::New);
-        assert_eq!(window.look_up(&key(1, 1), Time(61_000)), Seen::New);
-        assert_eq!(window.look_up(&key(1, 2), Time(61_000)), Seen::New);
+        window.insert(&key(1, 1), Time(1_000), None);
+        assert_eq!(window.look_up(&key(1, 1), Time(60_999)), REPEATED);
+        assert_eq!(window.look_up(&key(1, 2), Time(60_999)), Known::OtherRequest);
+        assert_eq!(window.look_up(&key(2, 1), Time(60_999)), Known::New);
+        assert_eq!(window.look_up(&key(1, 1), Time(61_000)), Known::New);
+        assert_eq!(window.look_up(&key(1, 2), Time(61_000)), Known::New);
     }
 
     #[test]
     fn a_request_whose_time_was_over_is_remembered_anew() {
         let mut window = RequestWindow::default();
-        window.insert(&key(1, 1), Time(0));
-        window.insert(&key(2, 1), Time(30_000));
-        window.insert(&key(1, 1), Time(60_000));
-        let names: Vec<_> = window.to_checkpoint().iter().map(|request| request.name.id).collect();
+        window.insert(&key(1, 1), Time(0), None);
+        window.insert(&key(2, 1), Time(30_000), None);
+        window.insert(&key(1, 1), Time(60_000), None);
+        let names: Vec<_> = window.to_checkpoint().executed.iter().map(|request| request.name.id).collect();
         assert_eq!(names, [2, 1]);
-        assert_eq!(window.look_up(&key(1, 1), Time(90_000)), Seen::Duplicate);
+        assert_eq!(window.look_up(&key(1, 1), Time(90_000)), REPEATED);
     }
 
     #[test]
     fn the_oldest_is_forgotten_at_the_bound_and_when_its_time_is_over() {
         let mut window = RequestWindow::default();
         for id in 1..=4 {
-            window.insert(&key(id, 1), Time(id as u64));
+            window.insert(&key(id, 1), Time(id as u64), None);
         }
-        assert_eq!(window.look_up(&key(1, 1), Time(4)), Seen::New);
-        assert_eq!(window.look_up(&key(2, 1), Time(4)), Seen::Duplicate);
-        window.insert(&key(5, 1), Time(100_000));
-        assert_eq!(window.to_checkpoint().len(), 1);
+        assert_eq!(window.look_up(&key(1, 1), Time(4)), Known::New);
+        assert_eq!(window.look_up(&key(2, 1), Time(4)), REPEATED);
+        window.insert(&key(5, 1), Time(100_000), None);
+        assert_eq!(window.to_checkpoint().executed.len(), 1);
+    }
+
+    #[test]
+    fn a_repeatable_request_that_may_be_forgotten_is_not_taken_for_a_new_one() {
+        let mut window = RequestWindow::default();
+        for id in 1..=4 {
+            window.insert(&repeatable(id, 100 + id as u64), Time(id as u64), None);
+        }
+        let look_up =
+            |window: &RequestWindow, id, first_sent| window.look_up(&repeatable(id, first_sent), Time(9));
+        assert_eq!(look_up(&window, 1, 101), Known::PerhapsForgotten);
+        assert_eq!(look_up(&window, 9, 101), Known::PerhapsForgotten, "it could be one of the forgotten");
+        assert_eq!((look_up(&window, 2, 102), look_up(&window, 9, 102)), (REPEATED, Known::New));
+        // Their time is over, and they are there as long as nothing takes their place.
+        assert_eq!(window.look_up(&repeatable(2, 102), Time(1_000_000)), REPEATED);
+        window.insert(&repeatable(5, 50), Time(1_000_000), None);
+        assert_eq!(look_up(&window, 4, 104), Known::PerhapsForgotten);
+        assert_eq!((look_up(&window, 5, 50), look_up(&window, 6, 105)), (REPEATED, Known::New));
+    }
+
+    #[test]
+    fn neither_kind_makes_the_other_forgotten() {
+        let mut window = RequestWindow::default();
+        window.insert(&repeatable(1, 7), Time(0), Some(Refusal::UnknownUser));
+        (2..=5).for_each(|id| window.insert(&key(id, 1), Time(0), None));
+        (6..=7).for_each(|id| window.insert(&repeatable(id, 8), Time(0), None));
+        assert_eq!(window.look_up(&repeatable(1, 7), Time(0)), Known::Repetition(Some(Refusal::UnknownUser)));
+        assert_eq!(window.look_up(&key(3, 1), Time(0)), REPEATED);
+        assert_eq!(window.look_up(&key(1, 1), Time(0)), Known::New, "an id of the other kind");
     }
 
     #[test]
     fn a_checkpoint_brings_it_back() {
         let mut window = RequestWindow::default();
-        (1..=3).for_each(|id| window.insert(&key(id, id), Time(id as u64)));
+        (1..=3).for_each(|id| window.insert(&key(id, id), Time(id as u64), None));
+        for id in 1..=4 {
+            window.insert(&repeatable(id, id as u64), Time(id as u64), Some(Refusal::TooManyRules));
+        }
         let restored = RequestWindow::restore(&window.to_checkpoint());
         assert_eq!(restored.to_checkpoint(), window.to_checkpoint());
-        assert_eq!(restored.look_up(&key(2, 2), Time(9)), Seen::Duplicate);
+        assert_eq!(restored.look_up(&key(2, 2), Time(9)), REPEATED);
+        assert_eq!(
+            restored.look_up(&repeatable(2, 2), Time(9)),
+            Known::Repetition(Some(Refusal::TooManyRules))
+        );
+        assert_eq!(restored.look_up(&repeatable(1, 1), Time(9)), Known::PerhapsForgotten);
     }
 }

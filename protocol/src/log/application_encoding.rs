@@ -1,4 +1,5 @@
-//! How records store the requests of the application, and whom they select: parts of version 2.
+//! How records store the requests of the application, and whom they select: parts of version 2 and, where that is said, of
+//! a later one.
 
 use super::{Audience, RecordError, RequestKey, RequestName, Selection};
 use crate::filter::Filter;
@@ -18,6 +19,22 @@ pub(super) struct RequestKeyV2 {
     window_seconds: u32,
     #[prost(uint32, tag = "6")]
     window_requests: u32,
+    /// With repeatable requests.
+    #[prost(uint64, optional, tag = "7")]
+    first_sent: Option<u64>,
+}
+
+impl RequestKeyV2 {
+    pub(super) fn is_repeatable(&self) -> bool {
+        self.first_sent.is_some()
+    }
+}
+
+/// That a repeatable request was refused.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct RefusedV4 {
+    #[prost(uint32, tag = "1")]
+    pub(super) refusal: u32,
 }
 
 /// Of group, user and connection at most one; all sessions when there is none.
@@ -36,7 +53,7 @@ pub(super) struct SelectionV2 {
 }
 
 impl From<RequestKey> for RequestKeyV2 {
-    fn from(RequestKey { name, window_seconds, window_requests }: RequestKey) -> Self {
+    fn from(RequestKey { name, window_seconds, window_requests, first_sent }: RequestKey) -> Self {
         Self {
             id_high: (name.id >> 64) as u64,
             id_low: name.id as u64,
@@ -44,6 +61,7 @@ impl From<RequestKey> for RequestKeyV2 {
             fingerprint_low: name.fingerprint as u64,
             window_seconds,
             window_requests,
+            first_sent,
         }
     }
 }
@@ -58,6 +76,7 @@ impl From<RequestKeyV2> for RequestKey {
             },
             window_seconds: stored.window_seconds,
             window_requests: stored.window_requests,
+            first_sent: stored.first_sent,
         }
     }
 }

@@ -15,7 +15,7 @@
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{AckKey, BootId, Disconnected, EndReason, ExecutedRequest, HandlerState, Offset, Time};
+use super::{AckKey, BootId, Disconnected, EndReason, HandlerState, Offset, RequestsCheckpoint, Time};
 use crate::wire::{ConnectionId, GroupName, Message, SequenceId, Subprotocol, UserId};
 
 /// How many chunks sessions are divided into; part of the checkpoints' format.
@@ -83,8 +83,8 @@ pub struct HubCheckpoint {
     pub time: Time,
     /// Which appends were applied.
     pub proposers: Vec<AppliedAppends>,
-    /// Requests of the application that were executed and are remembered, oldest first.
-    pub requests: Vec<ExecutedRequest>,
+    /// Requests of the application that are remembered.
+    pub requests: RequestsCheckpoint,
     /// Up to where each chunk covers the log, in the order of chunks. One that is stored with a later offset covers
     /// that much.
     pub covers: Vec<Offset>,

@@ -21,12 +21,12 @@ use super::checkpoint::{
 };
 use super::encoding::{
     MetadataEntryV1, group_names, kind_number, kind_of, metadata_entries, metadata_of, reason_number,
-    reason_of, subprotocol_number, subprotocol_of, texts,
+    reason_of, refusal_number, refusal_of, subprotocol_number, subprotocol_of, texts,
 };
 use super::handler_encoding::DisconnectedV2;
 use super::{
     AckKey, BootId, Disconnected, EventId, ExecutedRequest, Fingerprint, HandlerState, Offset, RecordError,
-    RequestName, Time,
+    RequestName, RequestsCheckpoint, Time,
 };
 use crate::wire::{ConnectionId, GroupName, Message, Payload, Sender, UserId};
 
@@ -66,17 +66,24 @@ impl HubCheckpoint {
             settled_below: proposer.settled_below,
             counters: differences(proposer.counters.iter().copied()),
         });
-        let version = if self.requests.is_empty() { 1 } else { 2 };
-        let mut names = Vec::with_capacity(self.requests.len() * REQUEST_NAME_BYTES);
-        for ExecutedRequest { name, .. } in &self.requests {
-            names.put_u128(name.id);
-            names.put_u128(name.fingerprint);
-        }
+        let RequestsCheckpoint { executed, forgotten_first_sent } = &self.requests;
+        let version = if executed.is_empty() && forgotten_first_sent.is_none() { 1 } else { 2 };
+        let (plain, repeatable): (Vec<&ExecutedRequest>, Vec<&ExecutedRequest>) =
+            executed.iter().partition(|request| request.first_sent.is_none());
+        let times =
+            |requests: &[&ExecutedRequest]| differences(requests.iter().map(|request| request.time.0));
+        let has_refusals = repeatable.iter().any(|request| request.refusal.is_some());
+        let refusals = repeatable.iter().map(|request| request.refusal.map_or(0, refusal_number));
         let hub = HubV1 {
             time: self.time.0,
             proposers: proposers.collect(),
-            request_names: names.into(),
-            request_times: differences(self.requests.iter().map(|request| request.time.0)),
+            request_names: request_names(&plain),
+            request_times: times(&plain),
+            repeatable_names: request_names(&repeatable),
+            repeatable_times: times(&repeatable),
+            repeatable_first_sent: differences(repeatable.iter().filter_map(|request| request.first_sent)),
+            repeatable_refusals: refusals.filter(|_| has_refusals).collect(),
+            forgotten_first_sent: *forgotten_first_sent,
             // The chunks' offsets lie a little above the hub's, in no order.
             covers: self.covers.iter().map(|covers| covers.0.wrapping_sub(applied.0)).collect(),
         };
@@ -217,23 +224,68 @@ struct HubV1 {
     /// From version 2 on.
     #[prost(uint64, repeated, tag = "5")]
     request_times: Vec<u64>,
+    /// The same of repeatable requests.
+    #[prost(bytes = "bytes", tag = "11")]
+    repeatable_names: Bytes,
+    #[prost(uint64, repeated, tag = "12")]
+    repeatable_times: Vec<u64>,
+    #[prost(uint64, repeated, tag = "13")]
+    repeatable_first_sent: Vec<u64>,
+    /// 0 for one that was executed; empty when all are.
+    #[prost(uint32, repeated, tag = "14")]
+    repeatable_refusals: Vec<u32>,
+    #[prost(uint64, optional, tag = "15")]
+    forgotten_first_sent: Option<u64>,
 }
 
 /// What the name of a request takes.
 const REQUEST_NAME_BYTES: usize = 32;
 
 impl HubV1 {
-    fn requests(&self) -> Result<Vec<ExecutedRequest>, CheckpointError> {
-        if self.request_names.len() != self.request_times.len() * REQUEST_NAME_BYTES {
+    fn requests(&self) -> Result<RequestsCheckpoint, CheckpointError> {
+        let (repeatable, refusals) = (self.repeatable_times.len(), self.repeatable_refusals.len());
+        let fits = |names: &Bytes, times: &[u64]| names.len() == times.len() * REQUEST_NAME_BYTES;
+        if !fits(&self.request_names, &self.request_times)
+            || !fits(&self.repeatable_names, &self.repeatable_times)
+            || self.repeatable_first_sent.len() != repeatable
+            || (refusals != 0 && refusals != repeatable)
+        {
             return Err(CheckpointError::Invalid("list of requests"));
         }
-        let mut names = self.request_names.clone();
-        let requests = sums(&self.request_times).map(|time| {
-            let (id, fingerprint) = (names.get_u128(), names.get_u128());
-            ExecutedRequest { name: RequestName { id, fingerprint }, time: Time(time) }
-        });
-        Ok(requests.collect())
+        let plain = requests_of(&self.request_names, &self.request_times);
+        let mut executed: Vec<_> = plain.collect();
+        let refusals = self.repeatable_refusals.iter().copied().chain(std::iter::repeat(0));
+        let others = sums(&self.repeatable_first_sent).zip(refusals);
+        for (request, (first_sent, refusal)) in
+            requests_of(&self.repeatable_names, &self.repeatable_times).zip(others)
+        {
+            let refusal = match refusal {
+                0 => None,
+                number => Some(refusal_of(number).ok_or(CheckpointError::Invalid("refusal"))?),
+            };
+            executed.push(ExecutedRequest { first_sent: Some(first_sent), refusal, ..request });
+        }
+        Ok(RequestsCheckpoint { executed, forgotten_first_sent: self.forgotten_first_sent })
     }
+}
+
+fn request_names(requests: &[&ExecutedRequest]) -> Bytes {
+    let mut names = Vec::with_capacity(requests.len() * REQUEST_NAME_BYTES);
+    for ExecutedRequest { name, .. } in requests {
+        names.put_u128(name.id);
+        names.put_u128(name.fingerprint);
+    }
+    names.into()
+}
+
+/// As many requests as there are times; the names fit to them.
+fn requests_of(names: &Bytes, times: &[u64]) -> impl Iterator<Item = ExecutedRequest> {
+    let mut names = names.clone();
+    sums(times).map(move |time| {
+        let (id, fingerprint) = (names.get_u128(), names.get_u128());
+        let name = RequestName { id, fingerprint };
+        ExecutedRequest { name, time: Time(time), first_sent: None, refusal: None }
+    })
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
-use crate::log::{EndReason, EventSubject};
+use crate::log::{EndReason, EventSubject, Refusal};
 use crate::wire::{Metadata, PayloadKind, Subprotocol, Upstream};
 
 proptest! {
@@ -172,10 +172,28 @@ fn hub() -> impl Strategy<Value = HubCheckpoint> {
         },
     );
     let covers = vec(any::<u64>().prop_map(Offset), usize::from(CHUNKS));
-    let request = (any::<u128>(), any::<u128>(), any::<u64>()).prop_map(|(id, fingerprint, time)| {
-        ExecutedRequest { name: RequestName { id, fingerprint }, time: Time(time) }
-    });
-    let parts = (any::<u64>(), vec(proposer, 0..3), vec(request, 0..4), covers);
+    let request = |is_repeatable: bool| {
+        let refusals = vec![
+            Refusal::UnknownConnection,
+            Refusal::UnknownUser,
+            Refusal::TooManyRules,
+            Refusal::TooManyGroups,
+        ];
+        let parts = (any::<u128>(), any::<u128>(), any::<u64>(), any::<u64>(), option::of(select(refusals)));
+        parts.prop_map(move |(id, fingerprint, time, first_sent, refusal)| ExecutedRequest {
+            name: RequestName { id, fingerprint },
+            time: Time(time),
+            first_sent: is_repeatable.then_some(first_sent),
+            refusal: refusal.filter(|_| is_repeatable),
+        })
+    };
+    let requests = (vec(request(false), 0..4), vec(request(true), 0..4), option::of(any::<u64>())).prop_map(
+        |(plain, repeatable, forgotten_first_sent)| RequestsCheckpoint {
+            executed: [plain, repeatable].concat(),
+            forgotten_first_sent,
+        },
+    );
+    let parts = (any::<u64>(), vec(proposer, 0..3), requests, covers);
     parts.prop_map(|(time, proposers, requests, covers)| HubCheckpoint {
         time: Time(time),
         proposers,
@@ -306,12 +324,19 @@ fn what_does_not_fit_together_is_refused() {
 
 #[test]
 fn the_bytes_of_version_2_are_fixed() {
-    let request =
-        |id, fingerprint, time| ExecutedRequest { name: RequestName { id, fingerprint }, time: Time(time) };
+    let request = |id, fingerprint, time| ExecutedRequest {
+        name: RequestName { id, fingerprint },
+        time: Time(time),
+        first_sent: None,
+        refusal: None,
+    };
     let hub = HubCheckpoint {
         time: Time(5),
         proposers: Vec::new(),
-        requests: vec![request(1, 2, 300), request(1 << 120, 3, 301)],
+        requests: RequestsCheckpoint {
+            executed: vec![request(1, 2, 300), request(1 << 120, 3, 301)],
+            forgotten_first_sent: None,
+        },
         covers: vec![Offset(7); usize::from(CHUNKS)],
     };
     let name = |id: u128, fingerprint: u128| [id.to_be_bytes(), fingerprint.to_be_bytes()].concat();
@@ -326,7 +351,7 @@ fn the_bytes_of_version_2_are_fixed() {
     ];
     assert_eq!(hub.encode(Offset(7)), expected.concat());
     let mut none = hub.clone();
-    none.requests.clear();
+    none.requests = RequestsCheckpoint::default();
     assert_eq!(none.encode(Offset(7))[0], 1, "what version 1 can hold is written in it");
     let mut broken =
         HubV1 { covers: vec![0; usize::from(CHUNKS)], request_times: vec![1], ..HubV1::default() };
@@ -338,6 +363,56 @@ fn the_bytes_of_version_2_are_fixed() {
         Err(CheckpointError::UnknownVersion(2)),
         "messages have one version"
     );
+}
+
+#[test]
+fn the_bytes_of_repeatable_requests_are_fixed() {
+    let request = |id, time, first_sent, refusal| ExecutedRequest {
+        name: RequestName { id, fingerprint: 2 },
+        time: Time(time),
+        first_sent: Some(first_sent),
+        refusal,
+    };
+    let executed = vec![request(1, 300, 900, None), request(3, 301, 899, Some(Refusal::TooManyRules))];
+    let hub = HubCheckpoint {
+        requests: RequestsCheckpoint { executed, forgotten_first_sent: Some(5) },
+        covers: vec![Offset(7); usize::from(CHUNKS)],
+        ..HubCheckpoint::default()
+    };
+    let name = |id: u128| [id.to_be_bytes(), 2u128.to_be_bytes()].concat();
+    let difference = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
+    let expected = [
+        &[0x1a, 0x80, 0x08][..],
+        &[0; CHUNKS as usize],
+        &[0x5a, 64],
+        &name(1),
+        &name(3),
+        &[0x62, 3, 0xac, 0x02, 1],
+        &[0x6a, 12, 0x84, 0x07],
+        &difference,
+        &[0x72, 2, 0, 3],
+        &[0x78, 5],
+    ];
+    let stored = hub.encode(Offset(7));
+    assert_eq!(stored[1..], expected.concat());
+    assert_eq!(HubCheckpoint::decode(stored, Offset(7)).unwrap(), hub);
+    let base = HubV1 { covers: vec![0; usize::from(CHUNKS)], ..HubV1::default() };
+    let names = || Bytes::from(vec![0; REQUEST_NAME_BYTES]);
+    let one = HubV1 {
+        repeatable_names: names(),
+        repeatable_times: vec![1],
+        repeatable_first_sent: vec![1],
+        ..base
+    };
+    for (broken, what) in [
+        (HubV1 { repeatable_names: Bytes::new(), ..one.clone() }, "list of requests"),
+        (HubV1 { repeatable_first_sent: vec![], ..one.clone() }, "list of requests"),
+        (HubV1 { repeatable_refusals: vec![0, 0], ..one.clone() }, "list of requests"),
+        (HubV1 { repeatable_refusals: vec![9], ..one }, "refusal"),
+    ] {
+        let read = HubCheckpoint::decode(encode(2, &broken), Offset(1));
+        assert_eq!(read, Err(CheckpointError::Invalid(what)));
+    }
 }
 
 /// What version 2 brought to chunks.

@@ -15,12 +15,12 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message as _;
 
-use super::application_encoding::{RequestKeyV2, SelectionV2};
+use super::application_encoding::{RefusedV4, RequestKeyV2, SelectionV2};
 use super::handler_encoding::{HandledV3, ToldV3};
 use super::mark_encoding::AckedV4;
 use super::{
     AckKey, Body, BootId, BootKey, EndReason, Fingerprint, HandlerState, Key, Opened, Permission, Published,
-    Record, Sent, Time,
+    Record, Refusal, Sent, Time,
 };
 use crate::wire::{ConnectionId, GroupName, Metadata, Payload, PayloadKind, Subprotocol, UserId};
 
@@ -81,7 +81,7 @@ struct RecordV1 {
     boot_key: Option<BootKeyV1>,
     #[prost(message, optional, tag = "5")]
     request_key: Option<RequestKeyV2>,
-    #[prost(oneof = "BodyV1", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 28")]
+    #[prost(oneof = "BodyV1", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 28, 31")]
     body: Option<BodyV1>,
 }
 
@@ -101,9 +101,12 @@ impl RecordV1 {
             }
             Some(BodyV1::Closed(ClosedV2 { takes_disconnected: true, .. })) => 3,
             Some(BodyV1::Sent(_) | BodyV1::Added(_) | BodyV1::Removed(_) | BodyV1::Closed(_)) => 2,
+            Some(BodyV1::Refused(_)) => RECORD_VERSION,
             _ => 1,
         };
-        if self.request_key.is_some() { of_body.max(2) } else { of_body }
+        let of_request =
+            self.request_key.as_ref().map_or(1, |key| if key.is_repeatable() { RECORD_VERSION } else { 2 });
+        of_body.max(of_request)
     }
 }
 
@@ -161,6 +164,8 @@ enum BodyV1 {
     Told(ToldV3),
     #[prost(message, tag = "28")]
     Acked(AckedV4),
+    #[prost(message, tag = "31")]
+    Refused(RefusedV4),
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -320,6 +325,12 @@ stored_numbers!(reason_number, reason_of, EndReason {
     ClosedByApplication = 6,
     Stopped = 7,
 });
+stored_numbers!(refusal_number, refusal_of, Refusal {
+    UnknownConnection = 1,
+    UnknownUser = 2,
+    TooManyRules = 3,
+    TooManyGroups = 4,
+});
 
 impl From<&Record> for RecordV1 {
     fn from(record: &Record) -> Self {
@@ -420,6 +431,7 @@ impl From<&Body> for BodyV1 {
             Body::Told { connection_ids } => Self::Told(ToldV3 {
                 connection_ids: connection_ids.iter().map(ToString::to_string).collect(),
             }),
+            Body::Refused(refusal) => Self::Refused(RefusedV4 { refusal: refusal_number(*refusal) }),
         }
     }
 }
@@ -499,6 +511,9 @@ impl TryFrom<BodyV1> for Body {
             BodyV1::Acked(acked) => acked.try_into()?,
             BodyV1::Told(ToldV3 { connection_ids }) => {
                 Self::Told { connection_ids: connection_ids.iter().map(|id| ConnectionId::new(id)).collect() }
+            }
+            BodyV1::Refused(RefusedV4 { refusal }) => {
+                Self::Refused(refusal_of(refusal).ok_or(RecordError::Invalid("refusal"))?)
             }
         })
     }

@@ -137,6 +137,7 @@ pub(super) fn version_2() -> Vec<(&'static str, Record)> {
         },
         window_seconds: 300,
         window_requests: 100_000,
+        first_sent: None,
     });
     let sent_bare = Sent {
         selection: Selection::whole(Audience::All),

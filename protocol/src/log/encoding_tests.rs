@@ -8,7 +8,7 @@ use proptest::sample::select;
 use super::*;
 use crate::filter::Filter;
 use crate::log::HandlerReply;
-use crate::log::{Audience, Offset, RequestKey, RequestName, Selection, SequenceMark};
+use crate::log::{Audience, Offset, Refusal, RequestKey, RequestName, Selection, SequenceMark};
 use fixtures::{fixture, fixtures, version_1, version_2, version_3, version_4};
 
 #[path = "encoding_fixture_tests.rs"]
@@ -306,13 +306,10 @@ fn record() -> impl Strategy<Value = Record> {
 fn key() -> impl Strategy<Value = Key> {
     let ack = (any::<u64>(), any::<u64>())
         .prop_map(|(ack_id, fingerprint)| AckKey { ack_id, fingerprint: Fingerprint::from_log(fingerprint) });
-    let request = (any::<u128>(), any::<u128>(), any::<u32>(), any::<u32>()).prop_map(
-        |(id, fingerprint, window_seconds, window_requests)| RequestKey {
-            name: RequestName { id, fingerprint },
-            window_seconds,
-            window_requests,
-        },
-    );
+    let parts = (any::<u128>(), any::<u128>(), any::<u32>(), any::<u32>(), option::of(any::<u64>()));
+    let request = parts.prop_map(|(id, fingerprint, window_seconds, window_requests, first_sent)| {
+        RequestKey { name: RequestName { id, fingerprint }, window_seconds, window_requests, first_sent }
+    });
     let keys = (option::of(ack), option::weighted(0.2, request));
     (any::<u128>(), any::<u16>(), any::<u64>(), any::<u64>(), keys).prop_map(
         |(boot, shard, counter, settled_below, (ack, request))| Key {
@@ -321,6 +318,11 @@ fn key() -> impl Strategy<Value = Key> {
             request,
         },
     )
+}
+
+fn refusal() -> impl Strategy<Value = Refusal> {
+    use Refusal::*;
+    select(vec![UnknownConnection, UnknownUser, TooManyRules, TooManyGroups])
 }
 
 fn body() -> impl Strategy<Value = Body> {
@@ -344,6 +346,7 @@ fn body() -> impl Strategy<Value = Body> {
             .prop_map(|(connection_id, reply, state)| Body::Handled { connection_id, reply, state }),
         vec(connection_id(), 0..4).prop_map(|connection_ids| Body::Told { connection_ids }),
         vec(any::<(u64, u64)>(), 1..5).prop_map(|marks| Body::Acked { marks: marks_of(&marks) }),
+        refusal().prop_map(Body::Refused),
         (selection(), published()).prop_map(|(selection, published)| {
             let Published { ttl_seconds, payload, metadata, .. } = published;
             Body::Sent(Sent { selection, ttl_seconds, payload, metadata })

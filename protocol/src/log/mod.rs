@@ -28,7 +28,7 @@ pub use proposer::Proposer;
 pub use record::{
     AckKey, Body, BootKey, EndReason, Key, Opened, Permission, Published, Record, Sent, SequenceMark,
 };
-pub use request_key::{ExecutedRequest, RequestKey, RequestName};
+pub use request_key::{ExecutedRequest, Refusal, RequestKey, RequestName, RequestParts, RequestsCheckpoint};
 pub use selection::{Audience, Selection};
 
 use std::fmt;

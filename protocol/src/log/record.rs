@@ -1,6 +1,6 @@
 //! The records of a hub's log.
 
-use super::{BootId, Fingerprint, HandlerReply, HandlerState, Offset, RequestKey, Selection, Time};
+use super::{BootId, Fingerprint, HandlerReply, HandlerState, Offset, Refusal, RequestKey, Selection, Time};
 use crate::wire::{AckId, ConnectionId, GroupName, Metadata, Payload, SequenceId, Subprotocol, UserId};
 
 /// One change of shared state. It takes effect when it comes back from the log with its offset.
@@ -147,6 +147,8 @@ pub enum Body {
         /// The sessions, at least one.
         connection_ids: Vec<ConnectionId>,
     },
+    /// A repeatable request of the application was refused. Nothing changes but that its repetition is answered so too.
+    Refused(Refusal),
 }
 
 /// A sequence ack in the log: all that was delivered to a session up to this id was acknowledged, or expired unsent.
@@ -279,6 +281,14 @@ impl Record {
 }
 
 impl Body {
+    /// Why a request was refused, where the record says so.
+    pub fn refusal(&self) -> Option<Refusal> {
+        match self {
+            Self::Refused(refusal) => Some(*refusal),
+            _ => None,
+        }
+    }
+
     /// The session that a record belongs to; none for what concerns the whole hub or a selection.
     pub fn connection_id(&self) -> Option<&ConnectionId> {
         match self {
@@ -288,7 +298,8 @@ impl Body {
             | Self::Removed { .. }
             | Self::Closed { .. }
             | Self::Acked { .. }
-            | Self::Told { .. } => None,
+            | Self::Told { .. }
+            | Self::Refused(_) => None,
             Self::Opened(opened) => Some(&opened.connection_id),
             Self::Published(published) => published.publisher.as_ref(),
             Self::Joined { connection_id, .. }

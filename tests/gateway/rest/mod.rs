@@ -10,6 +10,7 @@ mod idempotency;
 mod listing;
 mod membership;
 mod permissions;
+mod repeatable;
 mod sends;
 mod shape;
 mod tokens;

@@ -105,6 +105,11 @@ impl Answer {
         value
     }
 
+    /// All headers, in their order.
+    pub fn headers(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.headers.iter().map(|(name, value)| (&**name, &**value))
+    }
+
     /// Whether there is such a header.
     pub fn has(&self, name: &str) -> bool {
         self.headers.iter().any(|(known, _)| known == name)

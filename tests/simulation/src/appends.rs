@@ -217,6 +217,7 @@ pub(crate) fn summary(records: &[Arc<Record>]) -> String {
             Body::Handled { .. } => "handled",
             Body::Told { .. } => "told",
             Body::Acked { .. } => "acked",
+            Body::Refused(_) => "refused",
         };
         let session = record.body.connection_id().map_or("", |id| id.as_str());
         let ack = record.key.ack.map_or(String::new(), |ack| format!("!{}", ack.ack_id));

@@ -1,5 +1,6 @@
 //! The application: what it asks the gateway for, with the habits of its SDKs. A request whose answer is lost, or that
-//! could not be stored, is sent again under the same id; and so is, now and then, one that was answered.
+//! could not be stored, is sent again under the same id; and so is, now and then, one that was answered. Half of its
+//! requests are repeatable: such a one has to be answered each time as the first time, as long as it is remembered.
 //!
 //! To the checker a request that sends is a publisher of its own. What goes to the sessions in a group is a publish to
 //! the group, whether the group was named or a filter selected it.
@@ -38,7 +39,14 @@ pub struct Asked {
     publish: Option<(String, Upstream)>,
     /// The sessions whose membership it changes.
     meant: Vec<String>,
-    is_answered: bool,
+    /// How it was answered the first time.
+    first: Option<Result<(), CommandError>>,
+}
+
+impl Asked {
+    fn new(hub: usize, action: Action, key: RequestKey) -> Self {
+        Self { hub, action, key, publish: None, meant: Vec::new(), first: None }
+    }
 }
 
 impl World {
@@ -65,16 +73,14 @@ impl World {
             self.record(event);
             (Action::Send(sent), Some((name, publish)))
         };
-        self.ask(
-            number,
-            Asked { hub, action, key: key_of(number), publish, meant: Vec::new(), is_answered: false },
-        );
+        let key = self.key_of(number, number.is_multiple_of(2));
+        self.ask(number, Asked { publish, ..Asked::new(hub, action, key) });
     }
 
     /// Puts some sessions into the application's group, or takes them out. One such request at a time: what comes of it
     /// can be looked up then.
     fn change_membership(&mut self, hub: usize, number: u64) {
-        let is_open = |asked: &Asked| !asked.meant.is_empty() && !asked.is_answered;
+        let is_open = |asked: &Asked| !asked.meant.is_empty() && asked.first.is_none();
         let Ok(lounge) = GroupName::new(LOUNGE) else { return };
         if self.asked.values().any(is_open) {
             return;
@@ -98,10 +104,8 @@ impl World {
         } else {
             Action::Remove { selection, groups: vec![lounge] }
         };
-        self.ask(
-            number,
-            Asked { hub, action, key: key_of(number), publish: None, meant, is_answered: false },
-        );
+        let key = self.key_of(number, number.is_multiple_of(2));
+        self.ask(number, Asked { meant, ..Asked::new(hub, action, key) });
     }
 
     fn ask(&mut self, number: u64, asked: Asked) {
@@ -159,6 +163,7 @@ impl World {
             | Action::Remove { selection: Selection { audience: Audience::Connection(id), .. }, .. } => {
                 self.hubs[hub].shard_of(id)
             }
+            Action::ChangeRule { connection_id, .. } => self.hubs[hub].shard_of(connection_id),
             _ => number as usize % self.hubs[hub].shards.len(),
         };
         self.command(hub, shard, Some(number), Some(key), action);
@@ -173,7 +178,24 @@ impl World {
         let permission = self.random.pick(&[Permission::JoinLeaveGroup, Permission::SendToGroup]);
         let group = self.random_group();
         let shard = self.hubs[hub].shard_of(&connection_id);
-        self.command(hub, shard, None, None, Action::ChangeRule { connection_id, permission, group, allow });
+        let action = Action::ChangeRule { connection_id, permission, group, allow };
+        if self.random.permille(500) {
+            return self.command(hub, shard, None, None, action);
+        }
+        self.next_asked += 1;
+        let number = self.next_asked;
+        let key = self.key_of(number, true);
+        self.ask(number, Asked::new(hub, action, key));
+    }
+
+    /// What names a request. Of repeatable ones so few are remembered that some are forgotten before they come again.
+    fn key_of(&self, number: u64, is_repeatable: bool) -> RequestKey {
+        RequestKey {
+            name: RequestName { id: u128::from(number), fingerprint: 0 },
+            window_seconds: 1_000_000,
+            window_requests: if is_repeatable { 6 } else { 10_000 },
+            first_sent: is_repeatable.then_some(self.now_us / 1_000_000),
+        }
     }
 
     pub(crate) fn exists(&self, hub: usize, connection_id: &ConnectionId) -> bool {
@@ -211,17 +233,31 @@ impl World {
     ) {
         let Some(number) = self.commands.remove(&command).flatten() else { return };
         let Some(asked) = self.asked.get_mut(&number) else { return };
+        let answer = outcome.map(|_| ());
         match outcome {
-            // It was refused, and would be again.
-            Err(CommandError::UnknownConnection | CommandError::TooManyGroups) if !asked.meant.is_empty() => {
+            Err(CommandError::Unavailable) => return self.schedule_in((20, 500), Event::AskAgain { number }),
+            Err(CommandError::PerhapsForgotten) if asked.key.is_repeatable() => {
+                self.coverage.note(Path::RequestForgotten);
                 self.asked.remove(&number);
                 return;
             }
-            Err(_) => return self.schedule_in((20, 500), Event::AskAgain { number }),
-            Ok(Done::Executed) => {}
+            Err(CommandError::OtherRequest | CommandError::PerhapsForgotten) => {
+                return self.fail(Failure::Driver(format!("request {number} was answered {outcome:?}")));
+            }
+            Err(_) if !asked.key.is_repeatable() => {
+                self.asked.remove(&number);
+                return;
+            }
+            Err(_) if asked.first == Some(answer) => self.coverage.note(Path::RefusalRepeated),
+            Err(_) | Ok(Done::Executed) => {}
             Ok(Done::Repeated) => self.coverage.note(Path::RequestRepeated),
         }
-        let is_first = !std::mem::replace(&mut asked.is_answered, true);
+        let is_first = asked.first.is_none();
+        let first = *asked.first.get_or_insert(answer);
+        if first != answer {
+            let failure = format!("request {number} was answered {first:?}, and then {answer:?}");
+            return self.fail(Failure::Driver(failure));
+        }
         let closed = match &asked.action {
             Action::Close { selection, .. } if outcome == Ok(Done::Executed) => {
                 Some(selection.audience.clone())
@@ -230,7 +266,8 @@ impl World {
         };
         let meant = if outcome == Ok(Done::Executed) { asked.meant.clone() } else { Vec::new() };
         let is_add = matches!(asked.action, Action::Add { .. });
-        let publisher = asked.publish.as_ref().map(|(name, _)| name.clone()).filter(|_| is_first);
+        let publisher = asked.publish.as_ref().map(|(name, _)| name.clone());
+        let publisher = publisher.filter(|_| is_first && answer.is_ok());
         if let Some(audience) = closed {
             self.note(Path::ClosedByApplication);
             if self.hubs[hub].shards[shard].hub.has(&audience) {
@@ -278,14 +315,6 @@ impl World {
     /// With the history it may be forgotten that something was done: a repetition would do it again.
     pub(crate) fn repeat_nothing(&mut self) {
         self.asked.clear();
-    }
-}
-
-fn key_of(number: u64) -> RequestKey {
-    RequestKey {
-        name: RequestName { id: u128::from(number), fingerprint: 0 },
-        window_seconds: 1_000_000,
-        window_requests: 10_000,
     }
 }
 

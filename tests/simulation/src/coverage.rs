@@ -106,6 +106,8 @@ paths! {
     RuleRevoked = "permission revoked",
     Filtered = "message of the application through a filter",
     RequestRepeated = "request of the application repeated, not executed again",
+    RefusalRepeated = "request of the application repeated, refused again",
+    RequestForgotten = "request of the application refused: perhaps executed and forgotten",
     ClosedByApplication = "session closed by the application",
     AddedByApplication = "sessions put into a group by the application",
     RemovedByApplication = "sessions taken out of a group by the application",

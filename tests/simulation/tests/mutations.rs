@@ -35,6 +35,8 @@ const CAUGHT_WITHIN: &[(Fault, u64)] = &[
     (Core(MarksNotRestored), 40),
     (Core(MarkFreesOneMore), 40),
     (Core(RestoredCountsAgainstBound), 200),
+    (Core(ForgottenRequestTakenForNew), 100),
+    (Core(RefusalNotRemembered), 100),
     (Core(RefusedWhileBooting), 100),
     (Core(ExpiresWhileAttached), 20),
     (Core(OffsetNotCompared), 150),

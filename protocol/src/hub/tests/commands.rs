@@ -44,7 +44,8 @@ fn close(selection: Selection, reason: &str) -> Action {
 }
 
 fn request(id: u128, fingerprint: u128) -> Option<RequestKey> {
-    Some(RequestKey { name: RequestName { id, fingerprint }, window_seconds: 60, window_requests: 100 })
+    let name = RequestName { id, fingerprint };
+    Some(RequestKey { name, window_seconds: 60, window_requests: 100, first_sent: None })
 }
 
 /// Opens sessions of users, each in some groups.

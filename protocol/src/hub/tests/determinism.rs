@@ -224,6 +224,7 @@ fn naive(log: &Log) -> Outcome {
                     }
                 });
             }
+            Body::Refused(_) => {}
             Body::Told { connection_ids } => {
                 for id in connection_ids {
                     untold.remove(&format!("untold {id}"));

@@ -384,6 +384,7 @@ pub(super) fn body_name(record: &Record) -> String {
         }
         Body::Acked { marks } => format!("acked {}", marks.len()),
         Body::Told { connection_ids } => format!("told {}", connection_ids[0]),
+        Body::Refused(refusal) => format!("refused {refusal:?}"),
     };
     match record.body.connection_id() {
         Some(id) => format!("{id} {what}"),

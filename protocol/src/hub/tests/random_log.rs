@@ -12,7 +12,7 @@ use super::harness::group;
 use crate::filter::Filter;
 use crate::log::{
     AckKey, Audience, Body, EndReason, Fingerprint, HandlerReply, HandlerState, Key, Opened, Permission,
-    Published, RequestKey, RequestName, Selection, Sent, SequenceMark,
+    Published, Refusal, RequestKey, RequestName, Selection, Sent, SequenceMark,
 };
 use crate::wire::{Metadata, Payload, PayloadKind, Subprotocol, Upstream};
 
@@ -60,6 +60,7 @@ pub(super) enum Asked {
     Add(Vec<&'static str>),
     Remove(Vec<&'static str>),
     Close,
+    Refused,
 }
 
 impl Whom {
@@ -84,6 +85,7 @@ fn asked() -> impl Strategy<Value = Step> {
         2 => groups().prop_map(Asked::Add),
         2 => groups().prop_map(Asked::Remove),
         1 => Just(Asked::Close),
+        1 => Just(Asked::Refused),
     ];
     (whom, option::weighted(0.5, 0u8..10), what)
         .prop_map(|(whom, request, what)| Step::Ask(whom, request, what))
@@ -207,6 +209,7 @@ impl LogWriter {
                     name: RequestName { id: u128::from(id), fingerprint: 0 },
                     window_seconds: 3600,
                     window_requests: 1000,
+                    first_sent: id.is_multiple_of(2).then_some(n),
                 });
                 let selection = whom.selection();
                 let body = match what {
@@ -218,6 +221,7 @@ impl LogWriter {
                     }),
                     Asked::Add(names) => Body::Added { selection, groups: groups(names) },
                     Asked::Remove(names) => Body::Removed { selection, groups: groups(names) },
+                    Asked::Refused => Body::Refused(Refusal::UnknownUser),
                     Asked::Close => {
                         let takes_disconnected = n.is_multiple_of(2);
                         Body::Closed { selection, reason: String::new(), takes_disconnected }

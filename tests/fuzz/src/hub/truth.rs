@@ -226,6 +226,7 @@ impl Truth {
                     });
                 }
             }
+            Body::Refused(_) => {}
             Body::Sent(_) => {
                 unreachable!("no step of this target asks for it");
             }

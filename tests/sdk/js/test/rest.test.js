@@ -199,3 +199,50 @@ test("also when the gateway is killed before the retry", async (t) => {
   // Sessions that no checkpoint had were not counted at a start.
   assert.match(gateway.lines.findLast((line) => line.includes("hub started")), /\bsessions=1\b/);
 });
+
+test("one request id for several calls, as applications that trace set it, passes over none of them", async (t) => {
+  const gateway = await Gateway.start(t);
+  const service = serviceOf(gateway);
+  const client = await connect(t, gateway);
+  const id = client.connectionId;
+  const group = service.group("g");
+  const traced = { requestOptions: { customHeaders: { "x-ms-client-request-id": "trace-1" } } };
+  for (const isMember of [true, false, true]) {
+    await (isMember ? group.addConnection(id, traced) : group.removeConnection(id, traced));
+    assert.equal(await service.groupExists("g"), isMember);
+  }
+  const rule = { targetName: "h" };
+  for (const isAllowed of [false, true, false]) {
+    await (isAllowed ? service.grantPermission : service.revokePermission).call(service, id, "sendToGroup", { ...rule, ...traced });
+    assert.equal(await service.hasPermission(id, "sendToGroup", rule), isAllowed);
+  }
+  for (const text of ["a", "b", "a"]) await service.sendToAll(text, { contentType: "text/plain", ...traced });
+  await service.sendToAll("last", { contentType: "text/plain" });
+  assert.deepEqual(await arrived(client, 3), ["a", "b", "last"]);
+});
+
+test("repeatable requests have one answer, set on the SDK's calls as headers", async (t) => {
+  const gateway = await Gateway.start(t, { disk: true });
+  const client = await connect(t, gateway, { token: { userId: "ann" } });
+  const customHeaders = (id) => ({ "repeatability-request-id": id, "repeatability-first-sent": sent });
+  const sent = new Date().toUTCString();
+  const results = [];
+  const onResponse = ({ headers }) => results.push(headers.get("repeatability-result"));
+  const ask = (id) => ({ requestOptions: { customHeaders: customHeaders(id) }, onResponse });
+  const calls = async (service) => {
+    await service.sendToAll("once", { contentType: "text/plain", ...ask("1") });
+    await service.group("g").addUser("ann", ask("2"));
+    await refused(service.group("g").addUser("bob", ask("3")), 404);
+  };
+  const service = serviceOf(gateway);
+  await calls(service);
+  await service.group("g").removeUser("ann");
+  await gateway.kill();
+  await gateway.launch();
+  await connect(t, gateway, { token: { userId: "bob" } });
+  await calls(serviceOf(gateway));
+  assert.equal(await service.groupExists("g"), false);
+  await service.sendToAll("last", { contentType: "text/plain" });
+  assert.deepEqual(await arrived(client, 2), ["once", "last"]);
+  assert.deepEqual(results, Array(6).fill("accepted"));
+});

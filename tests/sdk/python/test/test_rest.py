@@ -95,6 +95,19 @@ async def test_existence_membership_and_lists(gateway, service, connect):
     assert await service.members("nobody") == []
 
 
+async def test_one_request_id_for_several_calls_passes_over_none_of_them(gateway, service, connect):
+    client = await connect(gateway)
+    connection = client.connection_id
+    traced = {"headers": {"x-ms-client-request-id": "trace-1"}}
+    for operation, is_member in [("add_connection_to", True), ("remove_connection_from", False)] * 2:
+        await service.call(f"{operation}_group", "g", connection, **traced)
+        assert await service.call("group_exists", "g") == is_member
+    for operation, is_allowed in [("revoke", False), ("grant", True)] * 2:
+        rule = ("sendToGroup", connection)
+        await service.call(f"{operation}_permission", *rule, target_name="h", **traced)
+        assert await service.call("has_permission", *rule, target_name="h") == is_allowed
+
+
 async def test_what_the_sdk_has_no_method_for(gateway, service, connect):
     client = await connect(gateway)
     for operation, is_member in [("addToGroups", True), ("removeFromGroups", False)]:
