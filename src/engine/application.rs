@@ -129,7 +129,8 @@ impl HubHandle {
     ) -> Result<Done, CommandError> {
         let Some(Request { key, .. }) = request else { return Err(error) };
         let Some(shard) = self.0.shards.first() else { return Err(error) };
-        let is_known = self.look(shard, move |hub| hub.knows(&key, super::now())).await?;
+        let clock = self.0.clock.clone();
+        let is_known = self.look(shard, move |hub| hub.knows(&key, clock.now())).await?;
         if is_known { Ok(Done::Repeated) } else { Err(error) }
     }
 

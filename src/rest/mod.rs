@@ -92,7 +92,8 @@ impl Rest {
             path: head.uri.path(),
             names_at,
         };
-        let verified = self.access_keys.verify_rest_token(token, &audience, engine::now().unix_seconds());
+        let verified =
+            self.access_keys.verify_rest_token(token, &audience, engine::wall_clock().unix_seconds());
         verified.map_err(|error| {
             tracing::debug!(path = head.uri.path(), %error, "token refused");
             RestError::unauthorized()

@@ -44,7 +44,7 @@ pub(super) fn generate(rest: &Rest, request: &Request) -> Result<Response, RestE
         groups: &groups,
         validity_seconds: u64::from(minutes) * 60,
     };
-    let token = rest.access_keys.sign_client_token(&grant, engine::now().unix_seconds());
+    let token = rest.access_keys.sign_client_token(&grant, engine::wall_clock().unix_seconds());
     let token = token.map_err(|_| RestError::unavailable())?;
     Ok(Json(Generated { token }).into_response())
 }

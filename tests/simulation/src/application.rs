@@ -10,7 +10,7 @@
 use oncewire_checker::{Event as Seen, Membership};
 use oncewire_protocol::filter::Filter;
 use oncewire_protocol::hub::{Action, Command, CommandError, CommandId, Done, Input};
-use oncewire_protocol::log::{Audience, Permission, RequestKey, RequestName, Selection, Sent};
+use oncewire_protocol::log::{Audience, Permission, RequestKey, Selection, Sent};
 use oncewire_protocol::wire::{
     ConnectionId, GroupName, Message, Metadata, Payload, PayloadKind, Sender, Upstream,
 };
@@ -65,10 +65,8 @@ impl World {
             self.record(event);
             (Action::Send(sent), Some((name, publish)))
         };
-        self.ask(
-            number,
-            Asked { hub, action, key: key_of(number), publish, meant: Vec::new(), is_answered: false },
-        );
+        let key = self.new_request_key(hub, number);
+        self.ask(number, Asked { hub, action, key, publish, meant: Vec::new(), is_answered: false });
     }
 
     /// Puts some sessions into the application's group, or takes them out. One such request at a time: what comes of it
@@ -98,10 +96,8 @@ impl World {
         } else {
             Action::Remove { selection, groups: vec![lounge] }
         };
-        self.ask(
-            number,
-            Asked { hub, action, key: key_of(number), publish: None, meant, is_answered: false },
-        );
+        let key = self.new_request_key(hub, number);
+        self.ask(number, Asked { hub, action, key, publish: None, meant, is_answered: false });
     }
 
     fn ask(&mut self, number: u64, asked: Asked) {
@@ -144,7 +140,7 @@ impl World {
         }
         let (hub, action, key, asked_of) = (asked.hub, asked.action.clone(), asked.key, asked.meant.clone());
         if let Some((name, publish)) = &asked.publish
-            && let Some(event) = self.recorder.request(self.now_us, name, publish)
+            && let Some(event) = self.recorder.request(self.checker_us(), name, publish)
         {
             self.record(event);
         }
@@ -278,14 +274,6 @@ impl World {
     /// With the history it may be forgotten that something was done: a repetition would do it again.
     pub(crate) fn repeat_nothing(&mut self) {
         self.asked.clear();
-    }
-}
-
-fn key_of(number: u64) -> RequestKey {
-    RequestKey {
-        name: RequestName { id: u128::from(number), fingerprint: 0 },
-        window_seconds: 1_000_000,
-        window_requests: 10_000,
     }
 }
 
