@@ -19,6 +19,7 @@ EXPOSE 8080 8443
 VOLUME /data
 # The access key comes in as ONCEWIRE_ACCESS_KEY, at least 32 bytes.
 ENV ONCEWIRE_LISTEN=0.0.0.0:8080 ONCEWIRE_TLS_LISTEN=0.0.0.0:8443 ONCEWIRE_DATA_DIR=/data
-HEALTHCHECK --interval=10s --timeout=3s CMD ["curl", "--fail", "--silent", "--head", "http://127.0.0.1:8080/api/health"]
+# A start that has much to read from the disk takes its time, and is not ill.
+HEALTHCHECK --start-period=10m --interval=10s --timeout=3s CMD ["curl", "--fail", "--silent", "--head", "http://127.0.0.1:8080/api/health"]
 ENTRYPOINT ["oncewire"]
 CMD ["serve"]

@@ -54,7 +54,7 @@ Exit codes: 0 success, 1 failure while running, 2 wrong usage or configuration."
 pub enum Command {
     /// Serve clients until SIGTERM or SIGINT.
     #[command(
-        after_help = "When ready, one line on standard output holds the connection string for server SDKs, \
+        after_help = "When all hubs that there were before are there again, one line on standard output holds the connection string for server SDKs, \
                             with the access key in it.\n\n\
                             Settings come from flags, then from the environment, then from the configuration \
                             file, then from the defaults."
@@ -143,6 +143,10 @@ pub struct Serve {
     #[arg(long, env = "ONCEWIRE_DEMO", value_parser = BoolishValueParser::new())]
     demo: bool,
 
+    /// Count as healthy although hubs are damaged, which are then not served
+    #[arg(long, env = "ONCEWIRE_START_WITH_DAMAGED_HUBS", value_parser = BoolishValueParser::new())]
+    start_with_damaged_hubs: bool,
+
     /// Configuration file in TOML
     #[arg(long, value_name = "FILE", env = "ONCEWIRE_CONFIG")]
     pub config: Option<PathBuf>,
@@ -166,6 +170,7 @@ impl Serve {
             public_urls: self.public_urls.clone(),
             allowed_origins: self.allowed_origins.clone(),
             demo: self.demo.then_some(true),
+            start_with_damaged_hubs: self.start_with_damaged_hubs.then_some(true),
             ..self.storage.overrides()
         }
     }

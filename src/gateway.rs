@@ -11,7 +11,7 @@ use oncewire_protocol::wire::HubName;
 use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::admin::{self, Readiness};
+use crate::admin::{self, Health, Readiness};
 use crate::auth::{AccessKeyError, AccessKeys, ContinuationTokens, ReconnectionTokens};
 use crate::config::{Config, Overrides, Scheme, Secret, Store as ConfiguredStore};
 use crate::demo::{self, Demo};
@@ -72,7 +72,7 @@ impl Listeners {
     }
 }
 
-/// Listens on the configured addresses. Clients may dial from now on; they are served once a gateway runs.
+/// Listens on the configured addresses. Clients may dial from now on; they are answered once a gateway runs.
 ///
 /// # Errors
 /// When an address can't be listened on.
@@ -148,6 +148,7 @@ pub struct Gateway {
     storage: Storage,
     boot: BootId,
     is_supervised: bool,
+    readiness: Readiness,
     engine: Engine,
     events: Events,
     config_file: Option<ConfigFile>,
@@ -189,8 +190,18 @@ impl Gateway {
         let handlers = Arc::new(events.clone());
         let store = Arc::clone(&storage.store);
         let engine = Engine::with_event_handlers(Arc::clone(&config), store, boot, handlers);
-        let is_supervised = false;
-        Ok(Self { config, access_keys, tls, storage, boot, is_supervised, engine, events, config_file: None })
+        Ok(Self {
+            config,
+            access_keys,
+            tls,
+            storage,
+            boot,
+            is_supervised: false,
+            readiness: Readiness::default(),
+            engine,
+            events,
+            config_file: None,
+        })
     }
 
     /// Tells whether another process starts this one again when it is killed.
@@ -210,7 +221,14 @@ impl Gateway {
         &self.engine
     }
 
-    /// Serves until `shutdown` completes, and then until the sockets are closed, or for some seconds.
+    /// Tells when it takes work. Copies share the state.
+    pub fn readiness(&self) -> Readiness {
+        self.readiness.clone()
+    }
+
+    /// Serves until `shutdown` completes, and then until the sockets are closed, or for some seconds. It takes work
+    /// ([`Gateway::readiness`]) once each hub that it had before is live or known to be damaged. Until then a hub that is
+    /// live already is served, the others are answered 503, and so is the health operation.
     ///
     /// # Errors
     /// When the store can't tell which hubs it has, or can't go on: what is on the disk can only be told by the next start.
@@ -220,11 +238,15 @@ impl Gateway {
         shutdown: impl Future<Output = ()>,
     ) -> Result<(), GatewayError> {
         let engine = self.engine.clone();
-        engine.start_kept_hubs().await?;
+        let kept_hubs = engine.start_kept_hubs().await?;
         let watch = self.config_file.map(|file| Watch::new(file, None).run());
         let _watch = watch.map(|watch| AbortOnDropHandle::new(tokio::spawn(watch)));
-        let readiness = Readiness::default();
-        let operations = admin::router(readiness.clone());
+        let readiness = self.readiness;
+        let operations = admin::router(Health {
+            readiness: readiness.clone(),
+            engine: self.engine.clone(),
+            start_with_damaged_hubs: self.config.start_with_damaged_hubs,
+        });
         let operations = operations.merge(rest::router(Rest {
             config: Arc::clone(&self.config),
             access_keys: self.access_keys.clone(),
@@ -255,14 +277,19 @@ impl Gateway {
             faults,
         };
         let listeners = edge::Listeners { http: listeners.http, https: listeners.https.zip(self.tls) };
-        readiness.set(true);
+        let started = async {
+            kept_hubs.settled().await;
+            readiness.started();
+            std::future::pending::<()>().await
+        };
         let stop = async {
             shutdown.await;
-            readiness.set(false);
+            readiness.stopping();
         };
         tokio::select! {
             () = edge::serve(edge, listeners, operations, stop) => {}
             error = engine.failed() => return Err(error.into()),
+            () = started => {}
         }
         Ok(engine.close().await?)
     }

@@ -152,12 +152,12 @@ fn token(arguments: &Token) -> Result<(), Failure> {
         groups: &arguments.groups,
         validity_seconds: u64::from(arguments.minutes) * 60,
     };
-    let url = keys.client_url(&grant, engine::now().unix_seconds()).map_err(usage)?;
+    let url = keys.client_url(&grant, engine::wall_clock().unix_seconds()).map_err(usage)?;
     print(url.as_str())
 }
 
-/// Binds, says so, and serves until a signal comes. Whoever interrupts it once more does not want to wait for clients to go
-/// away. `file` is where the configuration comes from, and what was laid over it; `is_supervised` tells that this process
+/// Binds, and serves until a signal comes; `greet` is called once the gateway takes work. Whoever interrupts it once more
+/// does not want to wait for clients to go away. `file` is where the configuration comes from, and what was laid over it; `is_supervised` tells that this process
 /// is started again when it is killed.
 fn run(
     config: Config,
@@ -171,7 +171,7 @@ fn run(
         .context("can't start the runtime")
         .map_err(Failure::Runtime)?;
     let outcome = runtime.block_on(async {
-        // Before the greeting: whoever has read it may send a signal.
+        // First of all: whoever starts this may send one at any time.
         let mut signals = Signals::listen().context("can't listen for signals").map_err(Failure::Runtime)?;
         raise_descriptor_limit();
         let listeners = gateway::bind(&config).await.map_err(runtime_failure)?;
@@ -186,13 +186,21 @@ fn run(
             Some((file, overrides)) => gateway.reloading(file, overrides),
             None => gateway,
         };
-        greet(&addresses, &config)?;
-        for (scheme, address) in addresses {
+        for (scheme, address) in &addresses {
             tracing::info!(%scheme, %address, process = std::process::id(), "listening");
         }
         let stop = Arc::new(Notify::new());
         let stopped = Arc::clone(&stop).notified_owned();
+        let readiness = gateway.readiness();
         let serving = gateway.serve(listeners, stopped);
+        let greeting = async {
+            readiness.reached().await;
+            tracing::info!("ready");
+            match greet(&addresses, &config) {
+                Ok(()) => std::future::pending().await,
+                Err(failure) => failure,
+            }
+        };
         let impatience = async {
             signals.first().await;
             stop.notify_one();
@@ -200,6 +208,7 @@ fn run(
         };
         tokio::select! {
             served = serving => served.map_err(runtime_failure)?,
+            failure = greeting => return Err(failure),
             () = impatience => return Err(Failure::Runtime(anyhow::anyhow!("interrupted while shutting down"))),
         }
         tracing::info!("stopped");
@@ -273,7 +282,7 @@ fn development_url(endpoint: &Url, access_key: &Secret) -> Result<Url, Failure> 
         groups: &[],
         validity_seconds: DEVELOPMENT_TOKEN_VALIDITY_SECONDS,
     };
-    access_keys(access_key, None)?.client_url(&grant, engine::now().unix_seconds()).map_err(usage)
+    access_keys(access_key, None)?.client_url(&grant, engine::wall_clock().unix_seconds()).map_err(usage)
 }
 
 fn start_logging(log: &Logging) -> Result<(), Failure> {

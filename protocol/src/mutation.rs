@@ -126,8 +126,8 @@ mutations! {
     RewindRepeatsFrame,
     /// A delivery wakes no writer.
     WriterNotWoken,
-    /// A failed append is not tried again before a clock that went back has caught up.
-    RetryWaitsForClock,
+    /// A boot's time begins at the wall clock, also where that is behind the log.
+    BootAtWallClock,
 }
 
 #[cfg(feature = "mutations")]

@@ -15,6 +15,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use oncewire_protocol::wire::HubName;
+
 use crate::engine::{Engine, HubCounts};
 
 /// The path of the metrics.
@@ -28,7 +30,7 @@ pub fn router(engine: Engine) -> Router {
 }
 
 async fn metrics(State(engine): State<Engine>) -> Response {
-    match text(&engine.counts().await) {
+    match text(&engine.counts().await, &engine.damaged_hubs()) {
         Ok(text) => ([(header::CONTENT_TYPE, CONTENT_TYPE), (header::CACHE_CONTROL, "no-store")], text)
             .into_response(),
         Err(error) => {
@@ -40,7 +42,7 @@ async fn metrics(State(engine): State<Engine>) -> Response {
 
 type Labels = Vec<(&'static str, String)>;
 
-fn text(hubs: &[HubCounts]) -> Result<String, fmt::Error> {
+fn text(hubs: &[HubCounts], damaged: &[HubName]) -> Result<String, fmt::Error> {
     let sessions = Family::<Labels, Gauge>::default();
     let sockets = Family::<Labels, Gauge>::default();
     let repeated = Family::<Labels, Counter>::default();
@@ -50,11 +52,17 @@ fn text(hubs: &[HubCounts]) -> Result<String, fmt::Error> {
         sockets.get_or_create(&labels).set(*attached as i64);
         repeated.get_or_create(&labels).inc_by(*requests_repeated);
     }
+    let is_damaged = Family::<Labels, Gauge>::default();
+    for hub in damaged {
+        is_damaged.get_or_create(&vec![("hub", hub.to_string())]).set(1);
+    }
     let mut registry = Registry::with_prefix("oncewire");
     registry.register("sessions", "Sessions, those without a socket included", sessions);
     registry.register("sockets", "Sessions with a socket", sockets);
     let help = "Requests of the application that came again and were not executed again";
     registry.register("requests_repeated", help, repeated);
+    let help = "Hubs that could not be started because what is stored of them is damaged or not readable";
+    registry.register("hub_damaged", help, is_damaged);
     let mut text = String::new();
     encode(&mut text, &registry)?;
     Ok(text)
@@ -62,8 +70,6 @@ fn text(hubs: &[HubCounts]) -> Result<String, fmt::Error> {
 
 #[cfg(test)]
 mod tests {
-    use oncewire_protocol::wire::HubName;
-
     use super::*;
 
     #[test]
@@ -74,13 +80,16 @@ mod tests {
             sockets: 1,
             requests_repeated: 7,
         };
-        let text = text(&[counts("chat", 2), counts("a[1]", 3)]).unwrap();
+        let damaged = [HubName::new("old").unwrap()];
+        let text = text(&[counts("chat", 2), counts("a[1]", 3)], &damaged).unwrap();
         for line in [
             "# TYPE oncewire_sessions gauge",
             "oncewire_sessions{hub=\"chat\"} 2",
             "oncewire_sessions{hub=\"a[1]\"} 3",
             "oncewire_sockets{hub=\"chat\"} 1",
             "# TYPE oncewire_requests_repeated counter",
+            "# TYPE oncewire_hub_damaged gauge",
+            "oncewire_hub_damaged{hub=\"old\"} 1",
             "oncewire_requests_repeated_total{hub=\"chat\"} 7",
             "# EOF",
         ] {

@@ -41,6 +41,8 @@ pub struct Overrides {
     pub durability: Option<Durability>,
     /// See [`Config::demo`].
     pub demo: Option<bool>,
+    /// See [`Config::start_with_damaged_hubs`].
+    pub start_with_damaged_hubs: Option<bool>,
 }
 
 impl Config {
@@ -92,6 +94,7 @@ impl Config {
             data_dir,
             durability,
             demo,
+            start_with_damaged_hubs,
         } = overrides;
         self.listen = listen.or(self.listen);
         self.tls_cert = tls_cert.or(self.tls_cert.take());
@@ -112,6 +115,7 @@ impl Config {
         }
         self.durability = durability.or(self.durability);
         self.demo = demo.unwrap_or(self.demo);
+        self.start_with_damaged_hubs = start_with_damaged_hubs.unwrap_or(self.start_with_damaged_hubs);
     }
 
     fn check(&self) -> Result<(), ConfigError> {

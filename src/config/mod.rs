@@ -200,10 +200,17 @@ pub struct Config {
     /// sockets. It answers only under loopback and the hosts of [`Config::public_urls`].
     pub demo: bool,
 
-    /// Whether `GET /metrics` tells how many sessions and sockets each hub has, and how many requests were repeated, in the
-    /// text format of OpenMetrics. Default `false`. Cost: a look at each session each time. Danger: everybody who reaches
+    /// Whether `GET /metrics` tells how many sessions and sockets each hub has, how many requests were repeated, and
+    /// which hubs are damaged, in the text format of OpenMetrics. Default `false`. Cost: a look at each session each time. Danger: everybody who reaches
     /// the gateway can read it, names of hubs included; a proxy in front can keep that path for the monitoring system.
     pub metrics: bool,
+
+    /// Whether the gateway counts as healthy although hubs could not be started because what is stored of them is damaged.
+    /// Default `false`: then the health operation answers 503 as long as there are such hubs. In either case the other
+    /// hubs are served, a damaged one is answered 503 and stays as it is on the disk, and its name stands in the log, in
+    /// the body of the health operation and in the metrics. Danger: with `true` nobody may notice that sessions and
+    /// messages are missing.
+    pub start_with_damaged_hubs: bool,
 
     /// Settings of single hubs, by the hub's name in lower case: `[hubs."name"]` in the file.
     pub hubs: BTreeMap<String, HubOverrides>,
@@ -304,6 +311,7 @@ impl Default for Config {
             hub_shards: 1,
             demo: false,
             metrics: false,
+            start_with_damaged_hubs: false,
             hubs: BTreeMap::new(),
         }
     }

@@ -74,6 +74,7 @@ fn every_key_can_be_set() {
         hub_shards = 3
         demo = true
         metrics = true
+        start_with_damaged_hubs = true
 
         [hubs."chat"]
         anonymous = true
@@ -127,6 +128,7 @@ fn every_key_can_be_set() {
         hub_shards: 3,
         demo: true,
         metrics: true,
+        start_with_damaged_hubs: true,
         hubs: BTreeMap::from([(
             "chat".to_owned(),
             HubOverrides {
@@ -195,6 +197,7 @@ fn overrides_win_over_the_file_and_the_file_over_the_defaults() {
         data_dir: Some("/flag".into()),
         durability: Some(Durability::Os),
         demo: Some(true),
+        start_with_damaged_hubs: Some(true),
     };
     let config = Config::from_toml(file, overrides).unwrap();
     assert_eq!(config.http_address(), Some("127.0.0.1:2".parse().unwrap()));

@@ -55,8 +55,10 @@ pub(super) async fn negotiate(
         groups: &[],
         validity_seconds: TOKEN_VALIDITY_SECONDS,
     };
-    let url =
-        demo.access_keys.client_url(&grant, engine::now().unix_seconds()).map_err(|_| Refusal::NoToken)?;
+    let url = demo
+        .access_keys
+        .client_url(&grant, engine::wall_clock().unix_seconds())
+        .map_err(|_| Refusal::NoToken)?;
     Ok(answer(&Negotiated { url: url.into(), hub: HUB, user_id: user }))
 }
 

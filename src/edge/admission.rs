@@ -127,7 +127,7 @@ impl Newcomer {
                 hub.as_str(),
                 connection_id.as_str(),
                 handle.epoch().0,
-                engine::now().unix_seconds(),
+                engine::wall_clock().unix_seconds(),
             );
             ReconnectionToken(token)
         });
@@ -186,7 +186,8 @@ impl Drop for Farewell {
             return;
         }
         let reason = "The session could not be opened.".to_owned();
-        let disconnected = Disconnected { subject, number: FAREWELL_NUMBER, time: engine::now(), reason };
+        let disconnected =
+            Disconnected { subject, number: FAREWELL_NUMBER, time: engine::wall_clock(), reason };
         let handlers = Arc::clone(shared.edge.engine.event_handlers());
         let telling = async move {
             while !handlers.disconnected(&hub, disconnected.clone()).await {

@@ -60,7 +60,7 @@ async fn upgrade(shared: Arc<Shared>, path_hub: Option<&str>, request: Request) 
     let limit = Duration::from_secs(config.handshake_timeout_seconds);
     let mut deadline = Instant::now() + limit;
     let (mut parts, _) = request.into_parts();
-    let handshake = decide(&parts, path_hub, access_keys, config, engine::now().unix_seconds())?;
+    let handshake = decide(&parts, path_hub, access_keys, config, engine::wall_clock().unix_seconds())?;
     let on_upgrade = parts.extensions.remove::<OnUpgrade>().ok_or(Refusal::NotAnUpgrade)?;
     let mut pending = parts.extensions.remove::<Pending>();
     let Handshake { websocket_key, mut selected, purpose } = handshake;
@@ -108,7 +108,7 @@ async fn recover_session(
         hub.as_str(),
         connection_id.as_str(),
         handle.epoch().0,
-        engine::now().unix_seconds(),
+        engine::wall_clock().unix_seconds(),
     );
     if let Err(error) = verified {
         tracing::debug!(%hub, %error, "recovery refused");

@@ -11,15 +11,17 @@ mod clock;
 mod counts;
 mod event_handlers;
 mod failures;
+mod kept;
 mod restart;
 mod shard;
 mod socket;
 mod upkeep;
 
 pub use application::Request;
-pub use clock::now;
+pub use clock::{HubClock, wall_clock};
 pub use counts::HubCounts;
 pub use event_handlers::{Accepted, ConnectRefused, Connecting, EventHandlers, NoEventHandlers};
+pub use kept::KeptHubs;
 pub use oncewire_protocol::hub::{
     Action, CommandError, Connected, Done, EventError, Handled, Member, NewSession, UserEvent,
 };
@@ -35,17 +37,19 @@ use oncewire_protocol::hub::{
     Attachment, CheckpointBounds, Hub, HubSettings, Input, OpenError, OpenId, Opening, Restored, Resuming,
     Shard, UNTOLD_MAX,
 };
-use oncewire_protocol::log::{BootId, CheckpointError, LogEpoch, Offset};
+use oncewire_protocol::log::{BootId, CheckpointError, LogEpoch, Offset, Time};
 use oncewire_protocol::session::{MemoryBudget, OutboxLimits, RequestBounds};
 use oncewire_protocol::wire::{ConnectionId, HubName, Subprotocol};
 use parking_lot::Mutex;
 use tokio::sync::{OnceCell, mpsc, oneshot};
 
 use crate::config::{Config, EventFailure};
-use crate::store::{Store, StoreError};
+use crate::store::{Bounds, Store, StoreError};
 use calls::Calls;
+use clock::BootClock;
 use failures::Failures;
-use shard::Command;
+use kept::StartFailure;
+use shard::{Command, Folded};
 use upkeep::Upkeep;
 
 /// Inputs that wait for a shard; at the bound their senders wait.
@@ -61,6 +65,7 @@ struct EngineState {
     config: Arc<Config>,
     store: Arc<dyn Store>,
     boot: BootId,
+    clock: BootClock,
     budget: Arc<MemoryBudget>,
     checkpoints: CheckpointBounds,
     hubs: Mutex<HashMap<HubName, Arc<HubEntry>>>,
@@ -74,6 +79,7 @@ struct HubEntry {
     handle: OnceCell<HubHandle>,
     /// A task is at work on it.
     is_starting: AtomicBool,
+    failure: StartFailure,
 }
 
 /// Held by the task that is at work on a hub, however it ends.
@@ -112,7 +118,7 @@ impl Engine {
         boot: BootId,
         event_handlers: Arc<dyn EventHandlers>,
     ) -> Self {
-        Self::with_all(config, store, boot, CheckpointBounds::default(), event_handlers)
+        Self::with_all(config, store, boot, wall_clock(), CheckpointBounds::default(), event_handlers)
     }
 
     /// One whose hubs make checkpoints within these bounds.
@@ -122,13 +128,16 @@ impl Engine {
         boot: BootId,
         checkpoints: CheckpointBounds,
     ) -> Self {
-        Self::with_all(config, store, boot, checkpoints, Arc::new(NoEventHandlers::default()))
+        let event_handlers = Arc::new(NoEventHandlers::default());
+        Self::with_all(config, store, boot, wall_clock(), checkpoints, event_handlers)
     }
 
+    /// `clock` is what the wall clock says at this start.
     fn with_all(
         config: Arc<Config>,
         store: Arc<dyn Store>,
         boot: BootId,
+        clock: Time,
         checkpoints: CheckpointBounds,
         event_handlers: Arc<dyn EventHandlers>,
     ) -> Self {
@@ -138,6 +147,7 @@ impl Engine {
             config,
             store,
             boot,
+            clock: BootClock::begin(clock),
             budget,
             checkpoints,
             hubs: Mutex::default(),
@@ -149,19 +159,6 @@ impl Engine {
     /// The application's event handlers.
     pub fn event_handlers(&self) -> &Arc<dyn EventHandlers> {
         &self.0.event_handlers
-    }
-
-    /// Starts the hubs that the store has from before, in the background. Call it once, before sockets come: from when it
-    /// has returned these hubs are known to exist.
-    ///
-    /// # Errors
-    /// When the store can't tell which hubs there are.
-    pub async fn start_kept_hubs(&self) -> Result<(), StoreError> {
-        for hub in self.0.store.hubs().await? {
-            let entry = self.entry(&hub);
-            self.start_in_background(&hub, entry);
-        }
-        Ok(())
     }
 
     /// Completes when the store can't go on: the process has to end then, since only a start that reads the disk again can
@@ -194,12 +191,13 @@ impl Engine {
     /// A hub that exists; none if there is none. Recoveries use it: a token alone must not bring hubs into being.
     ///
     /// # Errors
-    /// When it exists and is not in use yet. It is being started then.
+    /// When it exists and is not in use yet. It is being started then, unless that can't succeed.
     pub fn find(&self, hub: &HubName) -> Result<Option<HubHandle>, HubUnavailable> {
         let Some(entry) = self.0.hubs.lock().get(hub).cloned() else { return Ok(None) };
         if let Some(handle) = entry.handle.get() {
             return Ok(Some(handle.clone()));
         }
+        entry.failure.check()?;
         self.start_in_background(hub, entry);
         Err(HubUnavailable::Starting)
     }
@@ -228,7 +226,13 @@ impl Engine {
     }
 
     async fn started(&self, hub: &HubName, entry: &HubEntry) -> Result<HubHandle, HubUnavailable> {
-        entry.handle.get_or_try_init(|| self.start(hub)).await.cloned()
+        let start = async || {
+            entry.failure.check()?;
+            let started = self.start(hub).await;
+            entry.failure.note(hub, started.as_ref().err());
+            started
+        };
+        entry.handle.get_or_try_init(start).await.cloned()
     }
 
     fn entry(&self, hub: &HubName) -> Arc<HubEntry> {
@@ -240,47 +244,56 @@ impl Engine {
             return;
         }
         let (engine, hub, starting) = (self.clone(), hub.clone(), Starting(entry));
-        tokio::spawn(async move {
-            if let Err(error) = engine.started(&hub, &starting.0).await {
-                tracing::error!(%hub, %error, "a hub can't be started");
-            }
-        });
+        // The entry holds how it ended.
+        tokio::spawn(async move { drop(engine.started(&hub, &starting.0).await) });
     }
 
     async fn start(&self, name: &HubName) -> Result<HubHandle, HubUnavailable> {
-        let EngineState { config, store, boot, budget, checkpoints, failures, .. } = &*self.0;
+        let EngineState { config, store, boot, clock, budget, checkpoints, failures, .. } = &*self.0;
         let began = Instant::now();
-        let log = store.open(name).await.inspect_err(|error| failures.report(error))?;
+        let report = |error: &StoreError| failures.report(error);
+        let log = store.open(name).await.inspect_err(report)?;
         let count = config.hub_shards;
         let Restored { shards, checkpointer, applied } =
             restart::restore(&*log, &hub_settings(config, name), count, *boot, budget, *checkpoints).await?;
-        let from = applied.map_or(log.bounds().first, |applied| Offset(applied.0 + 1));
-        let untold: usize = shards.iter().map(Hub::untold).sum();
-        let takes_disconnected = untold < UNTOLD_MAX && self.0.event_handlers.takes_disconnected(name);
-        let booted = Arc::new(Hub::booted(*boot, now(), takes_disconnected));
-        log.append(vec![booted]).await.inspect_err(|error| failures.report(error))?;
-        let upkeep = Upkeep::new(Arc::clone(&log), checkpointer, count, failures.clone());
+        let Bounds { first, end } = log.bounds();
+        let from = applied.map_or(first, |applied| Offset(applied.0 + 1));
+        let clock = clock.hub(name);
+        let upkeep = Upkeep::new(Arc::clone(&log), checkpointer, count, failures.clone(), clock.clone());
         let mut inboxes = Vec::with_capacity(shards.len());
-        let mut starting = Vec::with_capacity(shards.len());
+        let (mut folding, mut starting) = (Vec::new(), Vec::new());
         for hub in shards {
             let (inbox, inputs) = mpsc::channel(INBOX_INPUTS_MAX);
-            let (live, is_live) = oneshot::channel();
+            let ((folded, is_folded), (live, is_live)) = (oneshot::channel(), oneshot::channel());
             let (log, upkeep) = (Arc::clone(&log), Arc::clone(&upkeep));
             let calls = Calls::new(name.clone(), Arc::clone(&self.0.event_handlers));
-            let driver = shard::Driver::new(hub, calls, log, from, inputs, upkeep, failures.clone());
-            tokio::spawn(driver.run(live));
+            let (failures, clock) = (failures.clone(), clock.clone());
+            let driver = shard::Driver::new(hub, calls, log, from, inputs, upkeep, failures, clock);
+            tokio::spawn(driver.run(shard::Start { end, folded, live }));
             inboxes.push(inbox);
+            folding.push(is_folded);
             starting.push(is_live);
         }
+        let (mut last, mut untold) = (Time::default(), 0);
+        for is_folded in folding {
+            let folded = is_folded.await.map_err(|_| HubUnavailable::Starting)?;
+            let Folded { time, untold: more } = folded.inspect_err(report)?;
+            (last, untold) = (last.max(time), untold + more);
+        }
+        let takes_disconnected = untold < UNTOLD_MAX && self.0.event_handlers.takes_disconnected(name);
+        let booted = Arc::new(Hub::booted(*boot, clock.begin(last), takes_disconnected));
+        log.append(vec![booted]).await.inspect_err(report)?;
         // Whoever came earlier would be turned away.
         let mut sessions = 0;
         for is_live in starting {
-            sessions += is_live.await.map_err(|_| HubUnavailable::Starting)??;
+            let live = is_live.await.map_err(|_| HubUnavailable::Starting)?;
+            sessions += live.inspect_err(report)?;
         }
         let elapsed_ms = began.elapsed().as_millis() as u64;
         tracing::info!(hub = %name, shards = count, sessions, elapsed_ms, "hub started");
         Ok(HubHandle(Arc::new(HubState {
             epoch: log.epoch(),
+            clock,
             shards: inboxes,
             next_id: AtomicU64::new(1),
             answered: AtomicU64::new(0),
@@ -313,6 +326,7 @@ pub struct HubHandle(Arc<HubState>);
 
 struct HubState {
     epoch: LogEpoch,
+    clock: HubClock,
     shards: Vec<mpsc::Sender<Command>>,
     next_id: AtomicU64,
     /// The application has been told of what happened up to here in the log.
@@ -331,7 +345,7 @@ impl HubHandle {
     pub async fn open(&self, session: NewSession) -> Result<Socket, OpenError> {
         let shard = self.shard_of(&session.connection_id);
         let open = OpenId(self.next_id());
-        attach(shard, open, Input::from(Opening { open, session })).await
+        attach(shard, &self.0.clock, open, Input::from(Opening { open, session })).await
     }
 
     /// Attaches a socket to a session; one that is attached is cut. The caller has verified the reconnection token.
@@ -342,7 +356,8 @@ impl HubHandle {
     ) -> Result<Socket, OpenError> {
         let shard = self.shard_of(&connection_id);
         let open = OpenId(self.next_id());
-        attach(shard, open, Input::Resume(Resuming { open, connection_id, subprotocol })).await
+        let resuming = Resuming { open, connection_id, subprotocol };
+        attach(shard, &self.0.clock, open, Input::Resume(resuming)).await
     }
 
     fn shard_of(&self, connection_id: &ConnectionId) -> &mpsc::Sender<Command> {
@@ -355,12 +370,17 @@ impl HubHandle {
     }
 }
 
-async fn attach(shard: &mpsc::Sender<Command>, open: OpenId, input: Input) -> Result<Socket, OpenError> {
+async fn attach(
+    shard: &mpsc::Sender<Command>,
+    clock: &HubClock,
+    open: OpenId,
+    input: Input,
+) -> Result<Socket, OpenError> {
     let (reply, outcome) = oneshot::channel();
     shard.send(Command::Open(open, input, reply)).await.map_err(|_| OpenError::Unavailable)?;
-    let mut waiting = Waiting { outcome, shard };
+    let mut waiting = Waiting { outcome, shard, clock };
     let attachment = (&mut waiting.outcome).await.unwrap_or(Err(OpenError::Unavailable))?;
-    Ok(Socket::new(attachment, shard.clone()))
+    Ok(Socket::new(attachment, shard.clone(), clock.clone()))
 }
 
 /// A caller that waits for its socket. One that stops waiting may have been answered already: that socket is lost,
@@ -368,13 +388,14 @@ async fn attach(shard: &mpsc::Sender<Command>, open: OpenId, input: Input) -> Re
 struct Waiting<'a> {
     outcome: oneshot::Receiver<Result<Attachment, OpenError>>,
     shard: &'a mpsc::Sender<Command>,
+    clock: &'a HubClock,
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.outcome.close();
         if let Ok(Ok(attachment)) = self.outcome.try_recv() {
-            drop(Socket::new(attachment, self.shard.clone()));
+            drop(Socket::new(attachment, self.shard.clone(), self.clock.clone()));
         }
     }
 }

@@ -17,12 +17,12 @@ use oncewire_protocol::hub::{
     self, AppendId, Attachment, CommandError, CommandId, Done, Hub, Input, OpenError, OpenId, Output,
     SocketEnd, Step, UNTOLD_MAX,
 };
-use oncewire_protocol::log::{Disconnected, Offset};
+use oncewire_protocol::log::{Disconnected, Offset, Time};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::calls::Calls;
 use super::upkeep::Upkeep;
-use super::{Failures, now};
+use super::{Failures, HubClock};
 use crate::store::{Log, StoreError, Tail};
 use crate::telemetry::Episode;
 
@@ -48,6 +48,55 @@ pub(super) struct Look {
     pub(super) look: Box<dyn FnOnce(&Hub) + Send>,
 }
 
+/// How a shard starts. It folds what was in the log before; then `Booted` is appended, and with that it is live.
+pub(super) struct Start {
+    /// All records from before are in front of it.
+    pub(super) end: Offset,
+    /// Told once these are folded, or why they can't be.
+    pub(super) folded: oneshot::Sender<Result<Folded, StoreError>>,
+    /// Told when the shard takes sockets, and how many sessions it has then, or why it never will.
+    pub(super) live: oneshot::Sender<Result<usize, StoreError>>,
+}
+
+/// What folding the log from before has come to.
+pub(super) struct Folded {
+    /// The latest time in it.
+    pub(super) time: Time,
+    /// Sessions of whose end the application has not been told.
+    pub(super) untold: usize,
+}
+
+/// What is left of a start.
+struct Starting {
+    from: Offset,
+    end: Offset,
+    folded: Option<oneshot::Sender<Result<Folded, StoreError>>>,
+    live: Option<oneshot::Sender<Result<usize, StoreError>>>,
+}
+
+impl Starting {
+    /// Tells what the shard has come to since the last look.
+    fn look(&mut self, hub: &Hub) {
+        let next = hub.applied().map_or(self.from, |applied| Offset(applied.0 + 1));
+        if let Some(folded) = self.folded.take_if(|_| next >= self.end) {
+            let _ = folded.send(Ok(Folded { time: hub.time(), untold: hub.untold() }));
+        }
+        if let Some(live) = self.live.take_if(|_| hub.is_live()) {
+            let _ = live.send(Ok(hub.sessions()));
+        }
+    }
+
+    /// Tells why the start fails; false when it was over.
+    fn fail(&mut self, error: &StoreError) -> bool {
+        let Some(live) = self.live.take() else { return false };
+        let _ = match self.folded.take() {
+            Some(folded) => folded.send(Err(error.clone())).is_ok(),
+            None => live.send(Err(error.clone())).is_ok(),
+        };
+        true
+    }
+}
+
 /// Who was in an append, and how it ended.
 type AppendDone = (Vec<AppendId>, Result<Vec<Offset>, StoreError>);
 
@@ -57,8 +106,11 @@ pub(super) struct Driver {
     calls: Calls,
     log: Arc<dyn Log>,
     tail: Tail,
+    /// Where the tail began.
+    from: Offset,
     inbox: mpsc::Receiver<Command>,
     upkeep: Arc<Upkeep>,
+    clock: HubClock,
     /// Checkpoints of this shard that are being written.
     write: Option<BoxFuture<'static, ()>>,
     /// Whether a round of checkpoints has more to do here.
@@ -86,15 +138,18 @@ impl Driver {
         inbox: mpsc::Receiver<Command>,
         upkeep: Arc<Upkeep>,
         failures: Failures,
+        clock: HubClock,
     ) -> Self {
         Self {
             hub,
             calls,
             tail: log.tail(from),
+            from,
             log,
             inbox,
             rounds: upkeep.rounds(),
             upkeep,
+            clock,
             write: None,
             has_more: false,
             failures,
@@ -109,25 +164,23 @@ impl Driver {
         }
     }
 
-    /// Runs until all senders to the inbox are gone or the log fails for good. `live` is told when the shard takes sockets,
-    /// and how many sessions it has then, or why it never will.
-    pub(super) async fn run(mut self, live: oneshot::Sender<Result<usize, StoreError>>) {
-        let mut live = Some(live);
+    /// Runs until all senders to the inbox are gone or the log fails for good. `start` is told how the start goes; whoever
+    /// asked for it says so if it fails.
+    pub(super) async fn run(mut self, start: Start) {
+        let Start { end, folded, live } = start;
+        let mut starting = Starting { from: self.from, end, folded: Some(folded), live: Some(live) };
         let _guard = self.failures.panic_guard();
-        if let Err(error) = self.drive(&mut live).await {
+        if let Err(error) = self.drive(&mut starting).await
+            && !starting.fail(&error)
+        {
             tracing::error!(%error, "a hub's log cannot be read any more");
             // Its sessions are gone with it, and only a start brings them back.
-            self.failures.end(error.clone());
-            if let Some(live) = live {
-                let _ = live.send(Err(error));
-            }
+            self.failures.end(error);
         }
     }
 
-    async fn drive(
-        &mut self,
-        live: &mut Option<oneshot::Sender<Result<usize, StoreError>>>,
-    ) -> Result<(), StoreError> {
+    async fn drive(&mut self, starting: &mut Starting) -> Result<(), StoreError> {
+        starting.look(&self.hub);
         self.take_changed();
         let mut commands = Vec::with_capacity(TURN_INPUTS_MAX);
         let mut answers = Vec::new();
@@ -135,7 +188,7 @@ impl Driver {
             let step_due = self.upkeep.poll_timeout(&self.hub).filter(|_| !self.is_closing);
             let due = [self.hub.poll_timeout(), step_due];
             let due = due.into_iter().flatten().min();
-            let timeout = due.map(|at| Duration::from_millis(at.0.saturating_sub(now().0)));
+            let timeout = due.map(|at| Duration::from_millis(at.0.saturating_sub(self.clock.now().0)));
             let writing = async {
                 match &mut self.write {
                     Some(write) => write.await,
@@ -145,7 +198,7 @@ impl Driver {
             // Records first: what a command is judged by should be as late as can be.
             tokio::select! {
                 biased;
-                Some(portion) = self.tail.next() => self.hub.handle(now(), Input::Records(portion?)),
+                Some(portion) = self.tail.next() => self.hub.handle(self.clock.now(), Input::Records(portion?)),
                 Some(done) = self.appends.next() => self.append_done(done),
                 () = writing => self.write = None,
                 received = self.inbox.recv_many(&mut commands, TURN_INPUTS_MAX) => {
@@ -171,11 +224,11 @@ impl Driver {
             commands.drain(..).for_each(|command| self.take(command));
             self.take_changed();
             for input in self.calls.take(&mut answers, TURN_INPUTS_MAX) {
-                self.hub.handle(now(), input);
+                self.hub.handle(self.clock.now(), input);
             }
             // The same holds for the sleep while the inbox never runs empty.
-            if self.hub.poll_timeout().is_some_and(|at| at <= now()) {
-                self.hub.handle(now(), Input::Timeout);
+            if self.hub.poll_timeout().is_some_and(|at| at <= self.clock.now()) {
+                self.hub.handle(self.clock.now(), Input::Timeout);
             }
             self.settle()?;
             self.answer_looks();
@@ -188,16 +241,14 @@ impl Driver {
                     let _ = drained.send(());
                 }
             }
-            if let Some(live) = live.take_if(|_| self.hub.is_live()) {
-                let _ = live.send(Ok(self.hub.sessions()));
-            }
+            starting.look(&self.hub);
         }
     }
 
     /// Tells the hub of a changed configuration; of the first one before it decides anything.
     fn take_changed(&mut self) {
         if let Some(changed) = self.calls.changed() {
-            self.hub.handle(now(), changed);
+            self.hub.handle(self.clock.now(), changed);
         }
     }
 
@@ -247,7 +298,7 @@ impl Driver {
                 if self.log.outlives_process() { Input::Leave } else { Input::Stop }
             }
         };
-        self.hub.handle(now(), input);
+        self.hub.handle(self.clock.now(), input);
     }
 
     /// Carries out what the hub asks for until it asks for nothing more. All its appends go to the log in one call.
@@ -281,7 +332,7 @@ impl Driver {
                 None => self.appends.push(append.map(move |outcome| (ids, outcome)).boxed()),
             }
             while let Some(Some(portion)) = self.tail.next().now_or_never() {
-                self.hub.handle(now(), Input::Records(portion?));
+                self.hub.handle(self.clock.now(), Input::Records(portion?));
             }
         }
     }
@@ -300,7 +351,10 @@ impl Driver {
         let Some(reply) = self.opening.remove(&open) else { return };
         if let Err(Ok(attachment)) = reply.send(outcome) {
             // Whoever asked has gone meanwhile.
-            self.hub.handle(now(), Input::SocketClosed { session: attachment.session, end: SocketEnd::Lost });
+            self.hub.handle(
+                self.clock.now(),
+                Input::SocketClosed { session: attachment.session, end: SocketEnd::Lost },
+            );
         }
     }
 
@@ -314,7 +368,7 @@ impl Driver {
             tracing::debug!(%error, ?certainty, "an append failed");
         }
         for append in ids {
-            self.hub.handle(now(), Input::AppendFailed { append, certainty });
+            self.hub.handle(self.clock.now(), Input::AppendFailed { append, certainty });
         }
     }
 }

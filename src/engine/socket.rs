@@ -8,23 +8,30 @@ use oncewire_protocol::hub::{Attachment, Input, SocketEnd};
 use oncewire_protocol::session::Request;
 use tokio::sync::mpsc;
 
+use super::HubClock;
 use super::shard::Command;
 
 /// An attached socket. Dropping it without [`Socket::close`] counts as a lost socket.
 pub struct Socket {
     attachment: Attachment,
     shard: mpsc::Sender<Command>,
+    clock: HubClock,
     is_closed: bool,
 }
 
 impl Socket {
-    pub(super) fn new(attachment: Attachment, shard: mpsc::Sender<Command>) -> Self {
-        Self { attachment, shard, is_closed: false }
+    pub(super) fn new(attachment: Attachment, shard: mpsc::Sender<Command>, clock: HubClock) -> Self {
+        Self { attachment, shard, clock, is_closed: false }
     }
 
     /// The session and its outbox.
     pub fn attachment(&self) -> &Attachment {
         &self.attachment
+    }
+
+    /// The time of the session's hub, by which its outbox is to be transmitted.
+    pub fn clock(&self) -> &HubClock {
+        &self.clock
     }
 
     /// Hands requests to the shard, in order; they count against the socket's bounds until they are settled.

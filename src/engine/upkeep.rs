@@ -11,7 +11,7 @@ use oncewire_protocol::log::{Offset, Time};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::{Failures, now};
+use super::{Failures, HubClock};
 use crate::store::{self, Checkpoint, Log, StoreError};
 
 /// Shared by a hub's shards.
@@ -22,6 +22,7 @@ pub(super) struct Upkeep {
     /// Counts rounds, for shards that have nothing else to do when one begins.
     rounds: watch::Sender<u64>,
     failures: Failures,
+    clock: HubClock,
 }
 
 enum Kind {
@@ -46,6 +47,7 @@ impl Upkeep {
         checkpointer: Checkpointer,
         shards: u16,
         failures: Failures,
+        clock: HubClock,
     ) -> Arc<Self> {
         let kind = if log.outlives_process() {
             Kind::Checkpoints(Box::new(Mutex::new(checkpointer)))
@@ -53,7 +55,7 @@ impl Upkeep {
             Kind::Read(Mutex::new(vec![None; usize::from(shards)]))
         };
         let rounds = watch::Sender::new(0);
-        Arc::new(Self { log, kind, trims: Mutex::default(), rounds, failures })
+        Arc::new(Self { log, kind, trims: Mutex::default(), rounds, failures, clock })
     }
 
     /// Changes when a round begins.
@@ -67,7 +69,7 @@ impl Upkeep {
             Kind::Checkpoints(checkpointer) => {
                 let mut checkpointer = checkpointer.lock();
                 let was_in_round = checkpointer.is_in_round();
-                let step = checkpointer.step(now(), hub);
+                let step = checkpointer.step(self.clock.now(), hub);
                 if checkpointer.is_in_round() && !was_in_round {
                     self.rounds.send_modify(|rounds| *rounds += 1);
                 }
@@ -94,7 +96,7 @@ impl Upkeep {
             self.failures.report(error);
         }
         let Kind::Checkpoints(checkpointer) = &self.kind else { return };
-        let trim = checkpointer.lock().written(now(), shard, outcome.is_ok());
+        let trim = checkpointer.lock().written(self.clock.now(), shard, outcome.is_ok());
         if let Some(before) = trim {
             self.trim(before);
         }

@@ -229,7 +229,7 @@ impl Shared {
             subprotocol: None,
             state: None,
             id: EventId::CONNECT,
-            time: engine::now(),
+            time: engine::wall_clock(),
             content_type: request::JSON,
             metadata: None,
             body: connect::body(&connecting).map_err(|error| failed(&error))?,

@@ -87,7 +87,7 @@ impl Rest {
         let call = found.read()?;
         self.authenticate(&head, &call.names_at)?;
         let window_seconds = self.config.hub(call.hub.as_str()).idempotency_window_seconds;
-        let repeatable = Repeatable::of(&head.headers, window_seconds, engine::now().unix_seconds())?;
+        let repeatable = Repeatable::of(&head.headers, window_seconds, engine::wall_clock().unix_seconds())?;
         let request = operations::Request { head, query, version, call, repeatable };
         let mut response = operations::run(self, &request, body).await.unwrap_or_else(refused);
         if request.repeatable.is_some() {
@@ -104,7 +104,8 @@ impl Rest {
             path: head.uri.path(),
             names_at,
         };
-        let verified = self.access_keys.verify_rest_token(token, &audience, engine::now().unix_seconds());
+        let verified =
+            self.access_keys.verify_rest_token(token, &audience, engine::wall_clock().unix_seconds());
         verified.map_err(|error| {
             tracing::debug!(path = head.uri.path(), %error, "token refused");
             RestError::unauthorized()

@@ -46,7 +46,7 @@ pub(super) fn generate(rest: &Rest, request: &Request) -> Result<Response, RestE
     };
     // A repetition gets the same token: it is made from nothing that passes.
     let issued_at =
-        repeatable.as_ref().map_or_else(|| engine::now().unix_seconds(), |first| first.first_sent);
+        repeatable.as_ref().map_or_else(|| engine::wall_clock().unix_seconds(), |first| first.first_sent);
     let token = rest.access_keys.sign_client_token(&grant, issued_at);
     let token = token.map_err(|_| RestError::unavailable())?;
     Ok(Json(Generated { token }).into_response())

@@ -99,7 +99,8 @@ pub type Checkpoints = BoxStream<'static, Result<Vec<(String, Checkpoint)>, Stor
 pub struct Bounds {
     /// No record before it is kept.
     pub first: Offset,
-    /// All records are before it.
+    /// Right behind the last record that there is or was, trimmed ones included: a start has folded everything once it has
+    /// folded the one before it.
     pub end: Offset,
 }
 

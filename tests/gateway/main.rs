@@ -13,6 +13,7 @@
 //! | `delivery`, `ordering`, `recovery`, `takeover` | what they can rely on |
 //! | `closing`, `limits`, `wire_limits`, `shutdown` | how it ends |
 //! | `appends` | failing and slow logs |
+//! | `starting`, `clocks` | when a gateway is ready; wall clocks that jump |
 //! | `demo` | the demo page and its operations, and who may use them |
 //! | `faults` | what the demo's page does to sockets, and what their clients make of it |
 //! | `dev` | the command that starts itself again when it is killed |
@@ -31,6 +32,8 @@ mod support;
 mod acks;
 mod appends;
 mod client;
+#[cfg(target_os = "linux")]
+mod clocks;
 mod closing;
 mod conversions;
 mod crashes;
@@ -55,6 +58,7 @@ mod requests;
 mod rest;
 mod shutdown;
 mod soak;
+mod starting;
 mod takeover;
 mod tls;
 mod wire_limits;

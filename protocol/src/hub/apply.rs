@@ -144,8 +144,10 @@ impl Hub {
     }
 
     /// A boot ends the sessions of earlier boots that are not reliable and detaches the others: their retention starts
-    /// anew at the boot's time.
+    /// anew at the time that the log has come to, which is later than the record's own where the clock that stamped it
+    /// was behind the log.
     fn apply_booted(&mut self, offset: Offset, record: &Record, takes_disconnected: bool) {
+        let time = self.time();
         self.repeats.forget_all_but(record.key.boot.boot);
         let keys: Vec<SessionKey> = self.sessions.keys().collect();
         for key in keys {
@@ -160,11 +162,11 @@ impl Hub {
                 #[cfg(feature = "mutations")]
                 self.sessions[key].outbox.lock().mutate_at_boot();
                 self.sessions[key].events.live_on();
-                self.wait_for_client(key, record.time);
+                self.wait_for_client(key, time);
             } else {
                 if takes_disconnected {
                     let number = EventId::last_number(self.sessions[key].events.boots);
-                    self.keep_untold(key, number, record.time, LOST_WITH_GATEWAY.to_owned());
+                    self.keep_untold(key, number, time, LOST_WITH_GATEWAY.to_owned());
                 }
                 self.remove(key);
             }

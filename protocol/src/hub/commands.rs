@@ -158,6 +158,11 @@ impl Hub {
         }
     }
 
+    /// Whether a request is remembered at this time.
+    pub fn knows(&self, key: &RequestKey, now: Time) -> bool {
+        matches!(self.requests.look_up(key, now), Known::Repetition(_))
+    }
+
     /// Whether this shard's selected sessions have room for more groups.
     ///
     /// # Errors

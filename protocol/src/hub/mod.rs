@@ -188,7 +188,8 @@ impl Hub {
         }
     }
 
-    /// The record that begins a boot. The driver appends it once for each hub, before any other input.
+    /// The record that begins a boot. The driver appends it once for each hub, when all shards have folded what was in
+    /// the log before, and before any other input; `now` is the hub's time (see [`HubTime`](crate::log::HubTime)).
     /// `takes_disconnected` tells whether the application is told of the sessions that it ends.
     pub fn booted(boot: BootId, now: Time, takes_disconnected: bool) -> Record {
         Record {
@@ -199,9 +200,9 @@ impl Hub {
         }
     }
 
-    /// Takes one input. `now` may go backwards; records' times do not.
+    /// Takes one input. From this boot's `Booted` record on `now` is the hub's time, which never goes backwards and is
+    /// never behind the log; before, it is of no effect.
     pub fn handle(&mut self, now: Time, input: Input) {
-        self.timers.observe(now);
         match input {
             Input::Open(opening) => self.open(now, *opening),
             Input::Resume(resuming) => self.resume(resuming),
@@ -259,6 +260,11 @@ impl Hub {
     /// The last offset that has taken effect.
     pub fn applied(&self) -> Option<Offset> {
         self.applied
+    }
+
+    /// The latest time in the log, as far as it has taken effect.
+    pub fn time(&self) -> Time {
+        self.proposer.last_time()
     }
 
     /// Bytes of the records that were applied since it began or was restored, about.

@@ -10,6 +10,7 @@ mod encoding;
 mod fingerprint;
 mod handler;
 mod handler_encoding;
+mod hub_time;
 mod mark_encoding;
 mod proposer;
 mod record;
@@ -24,6 +25,7 @@ pub use checkpoint_encoding::{CHECKPOINT_VERSION, CheckpointError};
 pub use encoding::{RECORD_VERSION, RecordError};
 pub use fingerprint::Fingerprint;
 pub use handler::{Disconnected, EventId, EventSubject, HandlerReply, HandlerState};
+pub use hub_time::HubTime;
 pub use proposer::Proposer;
 pub use record::{
     AckKey, Body, BootKey, EndReason, Key, Opened, Permission, Published, Record, Sent, SequenceMark,
@@ -37,7 +39,7 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Offset(pub u64);
 
-/// Milliseconds since 1970-01-01 UTC. The caller brings it in; nothing here reads a clock.
+/// Milliseconds since 1970-01-01 UTC, by a wall clock or by a hub's own (see [`HubTime`]). The caller brings it in; nothing here reads a clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time(pub u64);
 

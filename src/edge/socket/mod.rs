@@ -108,7 +108,7 @@ fn start_halves<R, W>(
         link.allow_faults(SocketFaults::new(registration, settings.encoding));
     }
     let ping_interval = Duration::from_secs(settings.ping_seconds);
-    let writer = Writer::new(write_half, attachment, link.clone(), ping_interval);
+    let writer = Writer::new(write_half, attachment, socket.clock().clone(), link.clone(), ping_interval);
     tasks.spawn(writer.run(place));
     tasks.spawn(Reader::new(read_half, read_ahead, socket, link, name, settings).run());
 }
@@ -172,8 +172,8 @@ mod tests {
             faults: None,
         };
         let link = Link::new();
-        let writer =
-            Writer::new(WriteHalf(write_half), socket.attachment().clone(), link.clone(), CLOSE_WAIT);
+        let (attachment, clock) = (socket.attachment().clone(), socket.clock().clone());
+        let writer = Writer::new(WriteHalf(write_half), attachment, clock, link.clone(), CLOSE_WAIT);
         let place = Sockets::new(None).reserve().unwrap();
         let name = Name { hub, connection_id };
         let reader = Reader::new(read_half, &[], socket, link, name, settings);

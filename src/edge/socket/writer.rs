@@ -29,7 +29,7 @@ use super::frames::Pongs;
 use super::link::{Link, PeerClose};
 use super::{CLOSE_WAIT, frames};
 use crate::edge::sockets::Place;
-use crate::engine::now;
+use crate::engine::HubClock;
 
 /// What one write takes at most, one message more at its end.
 const WRITE_BYTES_MAX: usize = 256 * 1024;
@@ -56,6 +56,7 @@ pub(super) struct Writer<W> {
     io: W,
     outbox: SharedOutbox,
     epoch: AttachEpoch,
+    clock: HubClock,
     link: Link,
     /// What the connection has not taken of a frame that it has taken the beginning of, in two parts: the first is
     /// shared with all that wait for the same message, the second is short.
@@ -93,11 +94,18 @@ enum Step {
 }
 
 impl<W: AsyncWrite + Unpin> Writer<W> {
-    pub(super) fn new(io: W, attachment: Attachment, link: Link, ping_interval: Duration) -> Self {
+    pub(super) fn new(
+        io: W,
+        attachment: Attachment,
+        clock: HubClock,
+        link: Link,
+        ping_interval: Duration,
+    ) -> Self {
         Self {
             io,
             outbox: attachment.outbox,
             epoch: attachment.session.epoch,
+            clock,
             link,
             begun: Bytes::new(),
             begun_tail: Bytes::new(),
@@ -192,7 +200,14 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
     fn ordered_ending(&self, context: &Context<'_>) -> Ending {
         // Having given the order, the outbox gives no frames.
         let (mut out, mut marks) = (BytesMut::new(), Vec::new());
-        match self.outbox.lock().transmit(self.epoch, now(), 0, &mut out, &mut marks, context.waker()) {
+        match self.outbox.lock().transmit(
+            self.epoch,
+            self.clock.now(),
+            0,
+            &mut out,
+            &mut marks,
+            context.waker(),
+        ) {
             Progress::Close(close) => Ending::Close(frames::close(&close)),
             Progress::Cut | Progress::Idle | Progress::Frames | Progress::LastFrames => {
                 self.without_session()
@@ -243,8 +258,14 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
         }
         self.pongs.write(out);
         let control_bytes = out.len();
-        let transmitted =
-            self.outbox.lock().transmit(self.epoch, now(), WRITE_BYTES_MAX, out, marks, context.waker());
+        let transmitted = self.outbox.lock().transmit(
+            self.epoch,
+            self.clock.now(),
+            WRITE_BYTES_MAX,
+            out,
+            marks,
+            context.waker(),
+        );
         match transmitted {
             Progress::Frames | Progress::LastFrames => {}
             Progress::Idle => return self.poll_rest(context),

@@ -102,7 +102,7 @@ impl Bench {
         let link = Link::new();
         let interval = Duration::from_secs(20);
         Self {
-            writer: Writer::new(io, attachment, link.clone(), interval),
+            writer: Writer::new(io, attachment, HubClock::for_test(), link.clone(), interval),
             tick: Box::pin(tokio::time::sleep(interval)),
             written,
             outbox,

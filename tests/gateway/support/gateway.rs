@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
+use oncewire::admin::Readiness;
 use oncewire::config::{Config, Scheme, Secret};
 use oncewire::engine::Engine;
 use oncewire::gateway::{self, Storage};
@@ -20,6 +21,7 @@ pub struct Gateway {
     address: SocketAddr,
     tls_address: Option<SocketAddr>,
     engine: Engine,
+    readiness: Readiness,
     stop: oneshot::Sender<()>,
     served: JoinHandle<()>,
 }
@@ -65,7 +67,7 @@ impl Gateway {
         let at = |wanted| addresses.iter().find(|(scheme, _)| *scheme == wanted).map(|(_, address)| *address);
         let (address, tls_address) = (at(Scheme::Http).unwrap(), at(Scheme::Https));
         let gateway = gateway::Gateway::new(config, Storage::new(store)).unwrap();
-        let engine = gateway.engine().clone();
+        let (engine, readiness) = (gateway.engine().clone(), gateway.readiness());
         let (stop, stopped) = oneshot::channel();
         let served = tokio::spawn(async move {
             gateway
@@ -77,7 +79,7 @@ impl Gateway {
                 .await
                 .unwrap();
         });
-        Self { address, tls_address, engine, stop, served }
+        Self { address, tls_address, engine, readiness, stop, served }
     }
 
     /// Where it listens.
@@ -93,6 +95,11 @@ impl Gateway {
     /// Where the sessions live.
     pub fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    /// Tells when it takes work.
+    pub fn readiness(&self) -> &Readiness {
+        &self.readiness
     }
 
     /// For everything about a handshake that a scenario wants to say itself.

@@ -181,6 +181,7 @@ impl World {
         state.cursor = to;
         let records = node.log.read(from, to);
         for (_, record) in &records {
+            self.note_ttl(hub, record);
             if let Body::Ended { reason, .. } = &record.body {
                 let path = match reason {
                     EndReason::ClientClosed => Path::EndedByClient,

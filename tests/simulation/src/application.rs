@@ -11,7 +11,7 @@
 use oncewire_checker::{Event as Seen, Membership};
 use oncewire_protocol::filter::Filter;
 use oncewire_protocol::hub::{Action, Command, CommandError, CommandId, Done, Input};
-use oncewire_protocol::log::{Audience, Permission, RequestKey, RequestName, Selection, Sent};
+use oncewire_protocol::log::{Audience, Permission, RequestKey, Selection, Sent};
 use oncewire_protocol::wire::{
     ConnectionId, GroupName, Message, Metadata, Payload, PayloadKind, Sender, Upstream,
 };
@@ -73,7 +73,7 @@ impl World {
             self.record(event);
             (Action::Send(sent), Some((name, publish)))
         };
-        let key = self.key_of(number, number.is_multiple_of(2));
+        let key = self.new_request_key(hub, number, number.is_multiple_of(2));
         self.ask(number, Asked { publish, ..Asked::new(hub, action, key) });
     }
 
@@ -104,7 +104,7 @@ impl World {
         } else {
             Action::Remove { selection, groups: vec![lounge] }
         };
-        let key = self.key_of(number, number.is_multiple_of(2));
+        let key = self.new_request_key(hub, number, number.is_multiple_of(2));
         self.ask(number, Asked { meant, ..Asked::new(hub, action, key) });
     }
 
@@ -148,7 +148,7 @@ impl World {
         }
         let (hub, action, key, asked_of) = (asked.hub, asked.action.clone(), asked.key, asked.meant.clone());
         if let Some((name, publish)) = &asked.publish
-            && let Some(event) = self.recorder.request(self.now_us, name, publish)
+            && let Some(event) = self.recorder.request(self.checker_us(), name, publish)
         {
             self.record(event);
         }
@@ -184,18 +184,8 @@ impl World {
         }
         self.next_asked += 1;
         let number = self.next_asked;
-        let key = self.key_of(number, true);
+        let key = self.new_request_key(hub, number, true);
         self.ask(number, Asked::new(hub, action, key));
-    }
-
-    /// What names a request. Of repeatable ones so few are remembered that some are forgotten before they come again.
-    fn key_of(&self, number: u64, is_repeatable: bool) -> RequestKey {
-        RequestKey {
-            name: RequestName { id: u128::from(number), fingerprint: 0 },
-            window_seconds: 1_000_000,
-            window_requests: if is_repeatable { 6 } else { 10_000 },
-            first_sent: is_repeatable.then_some(self.now_us / 1_000_000),
-        }
     }
 
     pub(crate) fn exists(&self, hub: usize, connection_id: &ConnectionId) -> bool {

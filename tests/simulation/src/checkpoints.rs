@@ -25,7 +25,7 @@ pub struct Write {
 impl World {
     /// A shard takes a step of a round, if there is anything to do.
     pub(crate) fn step_checkpoint(&mut self, hub: usize, shard: usize) {
-        let now = self.gateway_time();
+        let now = self.hub_time(hub);
         let node = &mut self.hubs[hub];
         let Some(checkpointer) = &mut node.checkpointer else { return };
         let step = checkpointer.step(now, &node.shards[shard].hub);
@@ -86,7 +86,7 @@ impl World {
     }
 
     pub(crate) fn checkpoint_written(&mut self, hub: usize, shard: usize) {
-        let now = self.gateway_time();
+        let now = self.hub_time(hub);
         let node = &mut self.hubs[hub];
         let Some(Write { changes, is_stored, is_ok }) = node.shards[shard].write.take() else { return };
         if is_stored {

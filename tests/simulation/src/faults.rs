@@ -50,11 +50,11 @@ impl World {
             }
             Fault::ClockForward => {
                 self.note(Path::ClockForward);
-                self.skew_ms += self.random.within((10, 100_000)) as i64;
+                self.clocks.skew_ms += self.random.within((10, 100_000)) as i64;
             }
             Fault::ClockBackward => {
                 self.note(Path::ClockBackward);
-                self.skew_ms -= self.random.within((10, 3_600_000)) as i64;
+                self.clocks.skew_ms -= self.random.within((10, 3_600_000)) as i64;
             }
             Fault::RuleChange => self.change_rule(),
             Fault::Application => self.ask_application(),

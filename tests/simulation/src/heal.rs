@@ -5,7 +5,6 @@ use oncewire_recorder::quiesced;
 use crate::Failure;
 use crate::actor::Actor;
 use crate::coverage::Path;
-use crate::weather::Fault;
 use crate::world::{Event, World};
 
 /// How long a healed world may take to settle, in milliseconds.
@@ -143,10 +142,13 @@ impl World {
         if let Some(client) = lost {
             return self.fail(Failure::SessionLostAtRest(client));
         }
-        let event = quiesced(self.recorder.at_ms(self.now_us));
+        let event = quiesced(Some(self.checker_us() / 1000));
         self.record(event);
         if let Some(what) = self.never_told() {
             self.fail(Failure::Handlers(what));
+        }
+        if let Some(what) = self.remembered_too_long() {
+            self.fail(Failure::Clock(what));
         }
         if let Some(what) = self.left_over() {
             self.fail(Failure::LeftOver(what));
@@ -155,18 +157,15 @@ impl World {
 
     /// What the gateway still holds although nobody needs it any more.
     fn left_over(&mut self) -> Option<String> {
-        // A clock that went back makes sessions wait longer.
-        if !self.weather.has(Fault::ClockBackward) {
-            for (index, hub) in self.hubs.iter().enumerate() {
-                let is_its = |actor: &&Actor| matches!(actor, Actor::Honest(client) if client.hub == index);
-                let clients = self.actors.iter().flatten().filter(is_its).count();
-                let sessions = hub.sessions();
-                if sessions != clients {
-                    return Some(format!("{}: {sessions} sessions of {clients} clients", hub.name));
-                }
-                if hub.has_timers() {
-                    return Some(format!("{}: a timer", hub.name));
-                }
+        for (index, hub) in self.hubs.iter().enumerate() {
+            let is_its = |actor: &&Actor| matches!(actor, Actor::Honest(client) if client.hub == index);
+            let clients = self.actors.iter().flatten().filter(is_its).count();
+            let sessions = hub.sessions();
+            if sessions != clients {
+                return Some(format!("{}: {sessions} sessions of {clients} clients", hub.name));
+            }
+            if hub.has_timers() {
+                return Some(format!("{}: a timer", hub.name));
             }
         }
         self.hubs.clear();

@@ -201,6 +201,7 @@ impl Honest {
         match decode_downstream(encoding, kind, &frame.payload) {
             Ok(Received::Message { message: body, sequence_id }) => {
                 self.count_message(world, sequence_id);
+                world.judge_ttl(self.hub, conn, &body.payload.bytes);
                 world.record(Seen::Received(message(&session, &as_published(body), sequence_id)));
             }
             Ok(Received::Control(Downstream::Ack { ack_id, error })) => {
@@ -467,7 +468,7 @@ impl Honest {
                     (_, Some(ack_id)) if !self.sent.insert(ack_id) => world.note(Path::RequestResent),
                     _ => {}
                 }
-                let event = world.recorder.request(world.now_us, session, &message);
+                let event = world.recorder.request(world.checker_us(), session, &message);
                 if let Some(event) = event {
                     world.record(event);
                 }

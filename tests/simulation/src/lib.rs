@@ -8,7 +8,8 @@
 //! First everything goes wrong; then the world heals, and everything has to arrive and to settle. What clients asked for
 //! and saw goes to `oncewire-checker`, which judges it and knows nothing of this crate. Beside that the simulation itself
 //! judges only whether the healed world comes to rest, stays there, and leaves nothing behind, whether the application
-//! hears of the end of each session, and whether a restart brings back what was acknowledged long before.
+//! hears of the end of each session, whether a restart brings back what was acknowledged long before, and whether nothing is
+//! kept or sent longer than it may be.
 //!
 //! | file | holds |
 //! |---|---|
@@ -19,6 +20,7 @@
 //! | `log.rs` | a log in a vector |
 //! | `process.rs` | the gateway's process: shards, their inboxes and timers |
 //! | `appends.rs` | what becomes of appends, and the way back from the log |
+//! | `clocks.rs` | the gateway's clocks, and what is promised in terms of time |
 //! | `checkpoints.rs` | rounds of checkpoints, and going on from what is stored |
 //! | `edge.rs`, `socket.rs` | the gateway's end of a socket: upgrade; reader and writer |
 //! | `network.rs`, `pipe.rs` | sockets, and the client's end of them |
@@ -32,6 +34,7 @@ mod actor;
 mod appends;
 mod application;
 mod checkpoints;
+mod clocks;
 mod counts;
 mod coverage;
 mod edge;
@@ -70,6 +73,8 @@ pub enum DriverMutation {
     LiveBeforeDurable,
     /// Reconnection tokens of another log epoch are taken (R12).
     EpochForgotten,
+    /// Hubs follow the wall clock while they run.
+    WallClockWithinBoot,
 }
 
 /// A deliberate fault, to see whether it is caught.
@@ -104,6 +109,8 @@ pub enum Failure {
     Unrestorable(String),
     /// Event handlers were called or told what they should not be, or were never told what they should.
     Handlers(String),
+    /// Something was done after its time.
+    Clock(String),
     /// Driver and core disagree about their contract.
     Driver(String),
 }
@@ -111,7 +118,11 @@ pub enum Failure {
 impl Fault {
     /// All of them.
     pub fn all() -> impl Iterator<Item = Self> {
-        let driver = [DriverMutation::LiveBeforeDurable, DriverMutation::EpochForgotten];
+        let driver = [
+            DriverMutation::LiveBeforeDurable,
+            DriverMutation::EpochForgotten,
+            DriverMutation::WallClockWithinBoot,
+        ];
         Mutation::ALL.iter().copied().map(Self::Core).chain(driver.map(Self::Driver))
     }
 
@@ -137,6 +148,7 @@ impl fmt::Display for Failure {
             Self::Unreadable(what) => write!(f, "a record can't be read back: {what}"),
             Self::Unrestorable(what) => write!(f, "a hub can't be restored: {what}"),
             Self::Handlers(what) => write!(f, "event handlers: {what}"),
+            Self::Clock(what) => write!(f, "out of time: {what}"),
             Self::Driver(what) => write!(f, "driver and core disagree: {what}"),
         }
     }

@@ -137,6 +137,11 @@ impl Log {
         self.stored.partition_point(|stored| stored.offset <= offset)
     }
 
+    /// The offset of a record, trimmed or not.
+    pub fn offset_at(&self, index: usize) -> Option<Offset> {
+        self.stored.get(index).map(|stored| stored.offset)
+    }
+
     /// The record at an offset, if it is not trimmed.
     pub fn at(&self, offset: Offset) -> Option<&Record> {
         let at = self.stored.binary_search_by_key(&offset, |stored| stored.offset).ok()?;

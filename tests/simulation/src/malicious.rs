@@ -289,7 +289,7 @@ impl Malicious {
 
     fn ask(&mut self, world: &mut World, conn: u64, request: Upstream) {
         let Some(session) = &self.session else { return };
-        if let Some(event) = world.recorder.request(world.now_us, session, &request) {
+        if let Some(event) = world.recorder.request(world.checker_us(), session, &request) {
             world.record(event);
         }
         write(world, conn, &request);
@@ -338,7 +338,7 @@ impl Malicious {
         };
         let ack = Upstream::SequenceAck { sequence_id };
         if let Some(session) = &self.session
-            && let Some(event) = world.recorder.request(world.now_us, session, &ack)
+            && let Some(event) = world.recorder.request(world.checker_us(), session, &ack)
         {
             world.record(event);
         }

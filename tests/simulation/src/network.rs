@@ -62,6 +62,8 @@ pub struct Conn {
     pub hub: usize,
     /// What was asked for.
     pub upgrade: Upgrade,
+    /// When the client made it, by the world's clock.
+    pub made_us: u64,
     pub(crate) client: ClientEnd,
     pub(crate) gateway: GatewayEnd,
     pub(crate) up: Pipe,
@@ -119,6 +121,7 @@ impl World {
             actor,
             hub,
             upgrade,
+            made_us: self.now_us,
             client: ClientEnd::Waiting,
             gateway: GatewayEnd::Away,
             up: pipe(self),

@@ -15,6 +15,7 @@ use oncewire_protocol::wire::ConnectionId;
 use crate::Failure;
 use crate::appends::summary;
 use crate::checkpoints::Write;
+use crate::clocks::HubBoot;
 use crate::coverage::Path;
 use crate::log::{Appender, Log};
 use crate::weather::ack_window_ids;
@@ -33,8 +34,9 @@ pub struct HubNode {
     pub shards: Vec<ShardNode>,
     /// Leads its shards through rounds of checkpoints.
     pub(crate) checkpointer: Option<Checkpointer>,
-    boot: BootId,
-    booted: Option<Arc<Record>>,
+    pub(crate) clock: HubBoot,
+    pub(crate) boot: BootId,
+    pub(crate) booted: Option<Arc<Record>>,
     shard_count: u16,
     /// When the newest append is done.
     pub(crate) last_append_us: u64,
@@ -92,6 +94,7 @@ impl HubNode {
             log: Log::default(),
             shards: Vec::new(),
             checkpointer: None,
+            clock: HubBoot::default(),
             boot: BootId(0),
             booted: None,
             shard_count: 0,
@@ -144,6 +147,7 @@ impl World {
         self.is_accepting = true;
         self.budget = Arc::new(MemoryBudget::new(self.weather.budget_bytes));
         self.trace.line(self.now_us, || "gateway starts".to_owned());
+        self.start_clock();
         for index in 0..self.hubs.len() {
             let boot = BootId(u128::from(self.random.number()) << 64 | u128::from(self.random.number()));
             // Another number of shards folds the same log.
@@ -155,18 +159,17 @@ impl World {
             // Sessions that are there keep the window that they were opened with.
             let ack_window_ids = ack_window_ids(&mut self.random);
             let settings = HubSettings { ack_window_ids, ..self.weather.settings[index].clone() };
-            let booted =
-                Arc::new(Hub::booted(boot, self.gateway_time(), self.weather.takes_disconnected[index]));
             let node = &mut self.hubs[index];
             if let Err(error) = node.log.reopen() {
                 self.failure = Some(Failure::Unreadable(error.to_string()));
                 return;
             }
             node.boot = boot;
-            node.booted = Some(booted);
+            node.booted = None;
             node.shard_count = count;
             node.in_doubt.clear();
             node.last_append_us = self.now_us;
+            self.open_hub_clock(index);
             let Some((shards, checkpointer)) = self.restore(index, &settings, count, boot) else { return };
             let node = &mut self.hubs[index];
             node.shards = shards;
@@ -175,7 +178,7 @@ impl World {
                 let takes = self.weather.takes_disconnected[index];
                 self.send(index, shard, Input::TakesDisconnected(takes), None);
             }
-            self.append_booted(index);
+            self.begin_hub(index);
             self.schedule_tails(index);
         }
     }
@@ -200,6 +203,7 @@ impl World {
             if busy {
                 self.note(Path::CrashWithBatches);
             }
+            self.stop_hub_clock(hub);
             self.lose_checkpoint_writes(hub);
             self.hubs[hub].log.crash(kept);
             self.hubs[hub].shards.clear();
@@ -256,7 +260,7 @@ impl World {
             self.look_at(hub, &input, outbox.as_ref());
             self.trace.line(self.now_us, || format!("  {hub}/{shard} <- {}", describe(&input)));
             let is_resume = matches!(input, Input::Resume(_));
-            let now = self.gateway_time();
+            let now = self.hub_time(hub);
             self.hubs[hub].shards[shard].hub.handle(now, input);
             self.drain(hub, shard, is_resume, &mut appends);
         }
@@ -267,6 +271,7 @@ impl World {
             node.is_run_scheduled = true;
             self.schedule_in(self.weather.shard_ms, Event::Run { hub, shard, process: self.process });
         }
+        self.begin_hub(hub);
         self.set_timer(hub, shard);
         self.step_checkpoint(hub, shard);
     }
@@ -319,7 +324,7 @@ impl World {
     }
 
     fn set_timer(&mut self, hub: usize, shard: usize) {
-        let now = self.gateway_time();
+        let now = self.hub_time(hub);
         let node = &mut self.hubs[hub].shards[shard];
         let timeout = node.hub.poll_timeout();
         let timer_us =

@@ -122,7 +122,7 @@ impl Raw {
             }
             None => (event(world, None), Path::RawEvent),
         };
-        if let Some(event) = world.recorder.request(world.now_us, session, &request) {
+        if let Some(event) = world.recorder.request(world.checker_us(), session, &request) {
             world.record(event);
         }
         world.note(path);

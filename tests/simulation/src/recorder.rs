@@ -9,16 +9,14 @@ use crate::trace::Trace;
 pub struct Recorder {
     history: History,
     id: RecorderId,
-    /// Whether times may be written: only a clock that does not jump is of use to the checker.
-    has_clock: bool,
 }
 
 impl Recorder {
     /// An empty history.
-    pub fn new(has_clock: bool) -> Self {
+    pub fn new() -> Self {
         let mut history = History::new();
         let id = history.recorder("world");
-        Self { history, id, has_clock }
+        Self { history, id }
     }
 
     /// What was recorded.
@@ -38,12 +36,8 @@ impl Recorder {
         self.history.push(self.id, event);
     }
 
-    pub(crate) fn at_ms(&self, now_us: u64) -> Option<u64> {
-        self.has_clock.then_some(now_us / 1000)
-    }
-
-    /// The event of a request that is about to be sent.
-    pub(crate) fn request(&self, now_us: u64, connection: &str, message: &Upstream) -> Option<Event> {
-        oncewire_recorder::request(connection, message, self.at_ms(now_us))
+    /// The event of a request that is about to be sent, at a time of the checker's clock.
+    pub(crate) fn request(&self, checker_us: u64, connection: &str, message: &Upstream) -> Option<Event> {
+        oncewire_recorder::request(connection, message, Some(checker_us / 1000))
     }
 }

@@ -299,7 +299,8 @@ impl World {
     /// if there is to be one.
     fn give_up_write(&mut self, conn: u64) {
         self.note(Path::WriteGivenUp);
-        let now = self.gateway_time();
+        let Some(hub) = self.conns.get(&conn).map(|state| state.hub) else { return };
+        let now = self.hub_time(hub);
         let Some(serving) = self.serving(conn) else { return };
         let Serving { attachment: Attachment { session, outbox }, write, writer, .. } = serving;
         let rest = std::mem::take(write).into_begun();
@@ -316,7 +317,8 @@ impl World {
     /// Asks for something to write, and closes the socket if that is the answer.
     fn transmit(&mut self, conn: u64) -> Progress {
         let budget = self.random.within(self.weather.write_budget_bytes) as usize;
-        let now = self.gateway_time();
+        let Some(hub) = self.conns.get(&conn).map(|state| state.hub) else { return Progress::Cut };
+        let now = self.hub_time(hub);
         let Some(serving) = self.serving(conn) else { return Progress::Cut };
         let Serving { attachment, write, writer, .. } = serving;
         let progress = attachment.outbox.lock().transmit(

@@ -44,9 +44,9 @@ pub enum Fault {
     ShutDown,
     /// All appends fail for a while.
     StoreOutage,
-    /// The gateway's clock jumps ahead.
+    /// The gateway's wall clock jumps ahead.
     ClockForward,
-    /// The gateway's clock jumps back.
+    /// The gateway's wall clock jumps back.
     ClockBackward,
     /// The application grants or revokes a permission.
     RuleChange,
@@ -241,11 +241,7 @@ impl Weather {
     pub fn keeps_sessions(&self, hub: usize) -> bool {
         let is_patient = self.settings[hub].session_retention_seconds == RETENTION_SECONDS as u32;
         let forgives = !self.settings[hub].closes_on_event_failure;
-        self.has_room(hub)
-            && is_patient
-            && forgives
-            && !self.has(Fault::ClockForward)
-            && !self.has(Fault::HistoryLoss)
+        self.has_room(hub) && is_patient && forgives && !self.has(Fault::HistoryLoss)
     }
 
     /// Ends everything that goes wrong.

@@ -6,12 +6,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Wake, Waker};
 
 use oncewire_protocol::hub::{Attachment, OpenError};
-use oncewire_protocol::log::{Record, Time};
+use oncewire_protocol::log::Record;
 use oncewire_protocol::session::MemoryBudget;
 use oncewire_protocol::wire::{ConnectionId, GroupName};
 
 use crate::actor::{Actor, GROUPS};
 use crate::application::Asked;
+use crate::clocks::Clocks;
 use crate::coverage::{Coverage, Path};
 use crate::handlers::Handlers;
 use crate::heal::Stage;
@@ -23,8 +24,6 @@ use crate::trace::Trace;
 use crate::weather::{Fault, Weather};
 use crate::{DriverMutation, Failure};
 
-/// The gateway's clock when the world begins, in milliseconds since 1970.
-const CLOCK_START_MS: u64 = 1_700_000_000_000;
 /// A world that has not come to its end after so many events never will.
 const EVENTS_MAX: u64 = 5_000_000;
 
@@ -121,8 +120,7 @@ pub struct World {
     pub(crate) coverage: Coverage,
     pub(crate) trace: Trace,
     pub(crate) recorder: Recorder,
-    /// How far the gateway's clock is ahead, in milliseconds.
-    pub(crate) skew_ms: i64,
+    pub(crate) clocks: Clocks,
     /// Counts the gateway's starts.
     pub(crate) process: u64,
     pub(crate) is_up: bool,
@@ -164,8 +162,6 @@ impl World {
         if seed % 10 == 5 {
             weather.make_fast(&mut random);
         }
-        let is_fast = weather.is_fast;
-        let has_clock = !weather.has(Fault::ClockForward) && !weather.has(Fault::ClockBackward);
         let budget = Arc::new(MemoryBudget::new(weather.budget_bytes));
         let mut world = Self {
             now_us: 0,
@@ -173,12 +169,12 @@ impl World {
             scheduled: 0,
             random,
             weather,
-            has_raw: seed % 5 == 4 && !is_fast,
+            has_raw: seed % 5 == 4,
             driver_mutation,
             coverage: Coverage::default(),
             trace,
-            recorder: Recorder::new(has_clock),
-            skew_ms: 0,
+            recorder: Recorder::new(),
+            clocks: Clocks::default(),
             process: 0,
             is_up: false,
             is_accepting: false,
@@ -300,11 +296,6 @@ impl World {
     pub(crate) fn schedule_in(&mut self, range_ms: (u64, u64), event: Event) {
         let delay_us = self.random.within((range_ms.0 * 1000, range_ms.1 * 1000 + 100));
         self.schedule_at(self.now_us + delay_us, event);
-    }
-
-    /// The gateway's clock.
-    pub(crate) fn gateway_time(&self) -> Time {
-        Time((CLOCK_START_MS + self.now_us / 1000).saturating_add_signed(self.skew_ms))
     }
 
     /// Milliseconds since the world began.

@@ -2,7 +2,7 @@
 
 use super::harness::*;
 use crate::hub::{Hub, HubSettings, Input, NewSession, OpenError, SocketEnd};
-use crate::log::{BootId, EndReason, Offset, Time};
+use crate::log::{BootId, EndReason, HubTime, Offset, Time};
 use crate::session::OutboxLimits;
 use crate::wire::{Subprotocol, Upstream};
 
@@ -190,6 +190,33 @@ fn records_that_were_applied_already_are_passed_over() {
     assert!(world.hub.is_live());
     assert_eq!((world.reads(&alice), world.hub.sessions()), (vec![], 1));
     assert_eq!(world.ask_for(&alice, publish(1, "g", "ho")), ["2 ho", "ack 1"]);
+}
+
+#[test]
+fn a_boot_that_is_stamped_behind_the_log_takes_effect_at_the_logs_time() {
+    let mut world = World::new();
+    let alice = world.open("alice");
+    world.open_with(opening_on("plain", Subprotocol::Json, "u"));
+    world.wait_ms(7_000_000);
+    world.ask_for(&alice, join(1, "g"));
+    let last = world.now;
+    world.takes_disconnected = true;
+    world.now = START;
+    world.start();
+    world.apply();
+    assert_eq!(world.hub.time(), last);
+    world.boot();
+    assert_eq!(world.log.last().unwrap().time, START);
+    assert_eq!(world.hub.time(), last);
+    assert_eq!(world.hub.poll_timeout(), Some(last.plus_ms(RETENTION_MS)), "alice waits from then on");
+    let told: Vec<_> = world.disconnected.iter().map(|disconnected| disconnected.time).collect();
+    assert_eq!(told, [last]);
+    world.now = HubTime::begin(START, last).at(START);
+    world.wait_ms(RETENTION_MS - 1);
+    assert_eq!(world.waiting(), 0);
+    world.wait_ms(1);
+    world.settle();
+    assert_eq!(world.bodies().last().unwrap(), &ended("alice", EndReason::Expired));
 }
 
 #[test]

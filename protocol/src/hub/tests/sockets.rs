@@ -237,18 +237,6 @@ fn a_resume_at_the_last_moment_wins_over_a_timer_that_has_not_gone_off() {
 }
 
 #[test]
-fn a_clock_that_goes_back_ends_nothing_early() {
-    let mut world = World::new();
-    let alice = world.open("alice");
-    world.now = crate::log::Time(START.0 - 500_000);
-    world.lose(&alice);
-    world.wait_ms(RETENTION_MS - 1);
-    assert_eq!(world.waiting(), 0);
-    world.wait_ms(1);
-    assert_eq!(world.waiting(), 1);
-}
-
-#[test]
 fn a_detached_session_goes_on_receiving_and_loses_unsent_replies_only() {
     let mut world = World::new();
     let alice = world.open_in("alice", &["g"]);
