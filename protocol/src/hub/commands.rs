@@ -173,7 +173,7 @@ impl Hub {
             let new: std::collections::BTreeSet<_> =
                 groups.iter().filter(|group| !known.contains(*group)).collect();
             known.len() + new.len() <= self.settings.groups_per_session_max
-                && group_name_bytes(known.iter().chain(new)) <= GROUP_NAMES_BYTES_MAX
+                && known.name_bytes() + group_name_bytes(new.into_iter()) <= GROUP_NAMES_BYTES_MAX
         };
         if self.selected(selection).into_iter().all(has_room) { Ok(()) } else { Err(Refusal::TooManyGroups) }
     }
