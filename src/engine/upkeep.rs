@@ -66,6 +66,8 @@ impl Upkeep {
     /// After each turn of a shard: what it has to do for the log.
     pub(super) fn step(self: &Arc<Self>, hub: &Hub) -> Step {
         match &self.kind {
+            // The hub's time has not begun yet.
+            Kind::Checkpoints(_) if !hub.is_live() => Step::Idle,
             Kind::Checkpoints(checkpointer) => {
                 let mut checkpointer = checkpointer.lock();
                 let was_in_round = checkpointer.is_in_round();

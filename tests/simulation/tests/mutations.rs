@@ -67,10 +67,10 @@ const CAUGHT_WITHIN: &[(Fault, u64)] = &[
     (Core(RewindForgetsFrame), 20),
     (Core(RewindRepeatsFrame), 20),
     (Core(WriterNotWoken), 20),
-    (Core(BootAtWallClock), 20),
+    (Core(BootAtWallClock), 60),
     (Driver(LiveBeforeDurable), 100),
     (Driver(EpochForgotten), 50),
-    (Driver(WallClockWithinBoot), 50),
+    (Driver(WallClockWithinBoot), 30),
 ];
 
 #[test]
