@@ -1,4 +1,4 @@
-//! `oncewire log`: looks at a data directory that no gateway is using, or begins a new epoch in it.
+//! `oncewire log`: looks at a data directory that no gateway is using, or changes it.
 //!
 //! Knows: how what is stored is told to a person. Does not know: how it is stored.
 
@@ -6,25 +6,30 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
-use oncewire::store::{Found, HubReport, OfflineStore, StoreError, new_epoch};
+use oncewire::store::{Found, HubReport, OfflineStore, StoreError, new_epoch, remove_hub};
+use oncewire::telemetry::{self, LogFormat};
 use oncewire_protocol::log::{Body, Offset};
 use oncewire_protocol::wire::HubName;
 
-use crate::cli::{DataDirectory, Log};
+use crate::cli::{Hubs, Log, OneHub};
 use crate::fold_check::sessions_after_fold;
-use crate::{Failure, print, runtime_failure};
+use crate::{Failure, print, runtime_failure, usage};
 
 /// How many records there are of each kind.
 type Kinds = BTreeMap<&'static str, u64>;
 
 /// Runs one of the commands.
 pub fn run(command: &Log) -> Result<(), Failure> {
+    // What is passed over is told as the gateway tells it.
+    telemetry::init(LogFormat::Text, "warn").map_err(usage)?;
     match command {
-        Log::Inspect(directory) => {
-            look(directory, |_, hub, kinds, report| (summary(hub, kinds, report), None))
+        Log::Inspect(hubs) => look(hubs, |_, hub, kinds, report| (summary(hub, kinds, report), None)),
+        Log::Verify(hubs) => look(hubs, verify),
+        Log::NewEpoch(hubs) => begin_epoch(hubs),
+        Log::Remove(OneHub { directory, hub }) => {
+            remove_hub(&directory.path, hub).map_err(runtime_failure)?;
+            print(&format!("hub {hub}: removed"))
         }
-        Log::Verify(directory) => look(directory, verify),
-        Log::NewEpoch(directory) => begin_epoch(directory),
     }
 }
 
@@ -45,8 +50,8 @@ fn verify(store: &OfflineStore, hub: &HubName, _: &Kinds, report: &HubReport) ->
     }
 }
 
-fn begin_epoch(directory: &DataDirectory) -> Result<(), Failure> {
-    let hubs = new_epoch(&directory.path).map_err(runtime_failure)?;
+fn begin_epoch(Hubs { directory, only }: &Hubs) -> Result<(), Failure> {
+    let hubs = new_epoch(&directory.path, only.as_ref()).map_err(runtime_failure)?;
     for hub in &hubs {
         print(&format!("hub {hub}: empty, in a new epoch; sessions from before are refused"))?;
     }
@@ -55,11 +60,11 @@ fn begin_epoch(directory: &DataDirectory) -> Result<(), Failure> {
 
 /// Reads everything, and tells of each hub what `tell` makes of it.
 fn look(
-    directory: &DataDirectory,
+    Hubs { directory, only }: &Hubs,
     tell: impl Fn(&OfflineStore, &HubName, &Kinds, &HubReport) -> (String, Option<String>),
 ) -> Result<(), Failure> {
     let store = OfflineStore::open(&directory.path).map_err(runtime_failure)?;
-    let hubs = store.hubs().map_err(runtime_failure)?;
+    let hubs = store.hubs(only.as_ref()).map_err(runtime_failure)?;
     if hubs.is_empty() {
         return print("there is no hub");
     }

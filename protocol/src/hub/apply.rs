@@ -74,7 +74,9 @@ impl Hub {
         let publisher = self.session_of(record);
         let session = publisher.filter(|key| !self.is_covered(*key, offset));
         match &record.body {
-            Body::Booted { takes_disconnected } => self.apply_booted(offset, record, *takes_disconnected),
+            Body::Booted { takes_disconnected, ends_all } => {
+                self.apply_booted(offset, record, *takes_disconnected, *ends_all);
+            }
             Body::Opened(opened) => self.apply_opened(offset, record, opened),
             Body::Joined { groups, .. } => {
                 if let Some(key) = session {
@@ -140,15 +142,15 @@ impl Hub {
     }
 
     /// A boot ends the sessions of earlier boots that are not reliable and detaches the others: their retention starts
-    /// anew at the boot's time.
-    fn apply_booted(&mut self, offset: Offset, record: &Record, takes_disconnected: bool) {
+    /// anew at the boot's time. One from a copy ends all.
+    fn apply_booted(&mut self, offset: Offset, record: &Record, takes_disconnected: bool, ends_all: bool) {
         self.repeats.forget_all_but(record.key.boot.boot);
         let keys: Vec<SessionKey> = self.sessions.keys().collect();
         for key in keys {
             if self.is_covered(key, offset) {
                 continue;
             }
-            if self.sessions[key].subprotocol.is_reliable() {
+            if self.sessions[key].subprotocol.is_reliable() && !ends_all {
                 self.sessions[key].outbox.lock().let_go_of_socket();
                 #[cfg(feature = "mutations")]
                 self.sessions[key].outbox.lock().mutate_at_boot();

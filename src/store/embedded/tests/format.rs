@@ -140,7 +140,7 @@ async fn what_a_stop_left_unfinished_is_removed() {
 async fn a_report_says_what_there_is() {
     let bench = fixture();
     let offline = OfflineStore::open(bench.path()).unwrap();
-    assert_eq!(offline.hubs().unwrap(), [chat()]);
+    assert_eq!(offline.hubs(None).unwrap(), [chat()]);
     let (mut records, mut checkpoints, mut bytes) = (Vec::new(), Vec::new(), 0);
     let report = offline.read(&chat(), |found| match found {
         Found::Record(offset, record) => records.push((offset.0, number(&record))),

@@ -120,12 +120,12 @@ impl Truth {
             session.acknowledged = session.acknowledged.max(id);
         }
         match &record.body {
-            Body::Booted { takes_disconnected } => {
+            Body::Booted { takes_disconnected, ends_all } => {
                 for session in self.sessions.values_mut() {
                     session.boots += 1;
                 }
                 self.end(
-                    |_, session| !session.subprotocol.is_reliable(),
+                    |_, session| *ends_all || !session.subprotocol.is_reliable(),
                     |session| takes_disconnected.then(|| EventId::last_number(session.boots - 1)),
                 );
             }
