@@ -67,7 +67,7 @@ pub enum Command {
     /// Print a URL with which a client can connect.
     #[command(after_help = TOKEN_EXAMPLES)]
     Token(Token),
-    /// Look at a data directory that no gateway is using, or change it.
+    /// Look at a data directory that no gateway is using, or change it; copy one, also while it is used.
     #[command(subcommand)]
     Log(Log),
 }
@@ -81,11 +81,17 @@ pub enum Log {
     Verify(Hubs),
     /// Give hubs a new epoch and an empty log: sessions and messages from before are gone.
     #[command(
-        after_help = "Necessary after a backup has been restored: clients have seen what came after it, under \
+        after_help = "Necessary after a backup has been restored that `oncewire log copy` has not made: clients have seen what came after it, under \
                             sequence ids that would be given again. With a new epoch their sessions are refused, and \
                             they open new ones."
     )]
-    NewEpoch(Hubs),
+    NewEpoch(NewEpoch),
+    /// Make a copy, also of a directory that a gateway is using; then that gateway makes it.
+    #[command(
+        after_help = "The first start of a copy begins a new epoch: sessions are over, and clients open new ones. What \
+                            belongs to the hubs is there. A copy that was not finished is refused."
+    )]
+    Copy(Copy),
     /// Remove a hub, damaged or not: its sessions, its messages, and all that it remembers.
     Remove(OneHub),
 }
@@ -108,6 +114,30 @@ pub struct Hubs {
     /// This hub alone [default: all hubs]
     #[arg(long = "hub", value_name = "HUB", value_parser = hub_name)]
     pub only: Option<HubName>,
+}
+
+/// Which hubs get a new epoch, and how.
+#[derive(Debug, Args)]
+pub struct NewEpoch {
+    /// Which hubs.
+    #[command(flatten)]
+    pub hubs: Hubs,
+
+    /// Keep what belongs to the hubs: only sessions end, at the next start
+    #[arg(long)]
+    pub keep: bool,
+}
+
+/// Arguments of `log copy`.
+#[derive(Debug, Args)]
+pub struct Copy {
+    /// The directory.
+    #[command(flatten)]
+    pub directory: DataDirectory,
+
+    /// Directory for the copy, empty or not there yet
+    #[arg(long, value_name = "DIR")]
+    pub to: PathBuf,
 }
 
 /// Which hub of a data directory.

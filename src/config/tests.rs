@@ -259,6 +259,7 @@ fn numbers_out_of_range_are_refused_by_key() {
         ("handshake_timeout_seconds", 1, 300),
         ("request_timeout_seconds", 1, 300),
         ("connections_max", 1, 10_000_000),
+        ("hubs_max", 1, 1_000_000),
         ("message_memory_bytes_max", 1, 1_u64 << 40),
         ("pending_requests_max", 1, 10_000),
         ("pending_request_bytes_max", 1, 1 << 30),

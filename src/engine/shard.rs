@@ -7,6 +7,7 @@
 //! A log that appends within the call is served without a task switch: its records are folded in the same turn.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,10 @@ pub(super) enum Command {
     Open(OpenId, Input, oneshot::Sender<Result<Attachment, OpenError>>),
     Ask(hub::Command, oneshot::Sender<Asked>),
     Look(Look),
+    /// Whether nobody is there and nothing is under way, behind all that came before.
+    IsIdle(oneshot::Sender<bool>),
+    /// The hub is closed: it is idle, and nobody has a handle of it. What is sent is dropped when the shard is gone.
+    Quit(oneshot::Sender<Infallible>),
     /// The process ends. Answered when all that came before is settled.
     Drain(oneshot::Sender<()>),
 }
@@ -74,6 +79,8 @@ pub(super) struct Driver {
     draining: Vec<oneshot::Sender<()>>,
     /// Set when the process is about to end: no round of checkpoints begins or goes on.
     is_closing: bool,
+    /// Set when the hub is closed. The last field: dropped when the log has been let go of.
+    quitting: Option<oneshot::Sender<Infallible>>,
 }
 
 impl Driver {
@@ -105,10 +112,11 @@ impl Driver {
             looks: Vec::new(),
             draining: Vec::new(),
             is_closing: false,
+            quitting: None,
         }
     }
 
-    /// Runs until all senders to the inbox are gone or the log fails for good. `live` is told when the shard takes sockets,
+    /// Runs until the hub is closed, all senders to the inbox are gone, or the log fails for good. `live` is told when the shard takes sockets,
     /// and how many sessions it has then, or why it never will.
     pub(super) async fn run(mut self, live: oneshot::Sender<Result<usize, StoreError>>) {
         let mut live = Some(live);
@@ -186,6 +194,9 @@ impl Driver {
             if let Some(live) = live.take_if(|_| self.hub.is_live()) {
                 let _ = live.send(Ok(self.hub.sessions()));
             }
+            if self.quitting.is_some() {
+                return Ok(());
+            }
         }
     }
 
@@ -236,6 +247,14 @@ impl Driver {
                 Input::Command(Box::new(command))
             }
             Command::Look(look) => return self.looks.push(look),
+            Command::IsIdle(reply) => {
+                let _ = reply.send(self.is_idle());
+                return;
+            }
+            Command::Quit(quitting) => {
+                self.quitting = Some(quitting);
+                return;
+            }
             Command::Drain(drained) => {
                 self.draining.push(drained);
                 self.is_closing = true;
@@ -246,6 +265,15 @@ impl Driver {
             }
         };
         self.hub.handle(now(), input);
+    }
+
+    /// A log that holds more than it needs is made shorter first: nobody would do it later.
+    fn is_idle(&self) -> bool {
+        self.hub.is_idle()
+            && self.appends.is_empty()
+            && self.write.is_none()
+            && !self.has_more
+            && self.upkeep.is_at_rest(&self.hub)
     }
 
     /// Carries out what the hub asks for until it asks for nothing more. All its appends go to the log in one call.

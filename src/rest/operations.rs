@@ -128,7 +128,7 @@ async fn change_rule(rest: &Rest, request: &Request, allow: bool) -> Result<Resp
         allow,
     };
     let done = if allow { StatusCode::OK } else { StatusCode::NO_CONTENT };
-    let hub = rest.engine.hub(&call.hub).await?;
+    let hub = rest.engine.commanded_hub(&call.hub).await?;
     let outcome = hub.ask(action, idempotency(rest, request, &[])?).await;
     match outcome {
         // What nobody has need not be taken away.
@@ -160,7 +160,7 @@ async fn ask(
     done: StatusCode,
 ) -> Result<Response, RestError> {
     let idempotency = idempotency(rest, request, body)?;
-    let hub = rest.engine.hub(&request.call.hub).await?;
+    let hub = rest.engine.commanded_hub(&request.call.hub).await?;
     Ok(answer(hub.ask(action, idempotency).await?, done))
 }
 

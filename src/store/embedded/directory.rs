@@ -201,10 +201,13 @@ impl DataDirectory {
         if path.exists() { entries(&path) } else { Ok(Vec::new()) }
     }
 
-    /// Removes a hub's log and checkpoints, whatever state they are in. Interrupted anywhere, it leaves the hub as it was,
-    /// or gone: the next start removes the rest. It needs no room.
+    /// Removes a hub's log and checkpoints, whatever state they are in, if it is there. Interrupted anywhere, it leaves the
+    /// hub as it was, or gone: the next start, or use, removes the rest. It needs no room.
     pub(super) fn remove_hub(&self, hub: &HubName) -> Result<(), StoreError> {
         let path = self.hub_path(hub);
+        if !self.has(hub)? {
+            return if path.join(REMOVED_FILE).exists() { self.finish_removal(&path) } else { Ok(()) };
+        }
         let (meta, removed) = (path.join(META_FILE), path.join(REMOVED_FILE));
         let marked = match self.disk.rename(&meta, &removed) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.disk.create(&removed).map(drop),
@@ -260,6 +263,9 @@ impl DataDirectory {
     /// A hub's directory, made if there is none.
     pub(super) fn create_hub(&self, hub: &HubName) -> Result<PathBuf, StoreError> {
         let path = self.hub_path(hub);
+        if path.join(REMOVED_FILE).exists() {
+            self.finish_removal(&path)?;
+        }
         let hubs = self.path.join(HUBS_DIRECTORY);
         let created = create_directory(&path).and_then(|()| self.disk.sync_directory(&hubs));
         created.map_err(|error| definite(io_cause(&path, &error)))?;

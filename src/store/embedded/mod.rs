@@ -328,7 +328,7 @@ impl Store for EmbeddedStore {
             let removed = blocking(move || {
                 removing.close(EmbeddedLog::close)?;
                 *removing.log.lock() = None;
-                let removed = if directory.has(&name)? { directory.remove_hub(&name) } else { Ok(()) };
+                let removed = directory.remove_hub(&name);
                 drop(turn);
                 removed
             });
