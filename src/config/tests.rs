@@ -63,6 +63,7 @@ fn every_key_can_be_set() {
         request_timeout_seconds = 10
         http_body_bytes_max = 11
         connections_max = 12
+        hubs_max = 98
         message_memory_bytes_max = 13
         pending_requests_max = 14
         pending_request_bytes_max = 15
@@ -116,6 +117,7 @@ fn every_key_can_be_set() {
         request_timeout_seconds: 10,
         http_body_bytes_max: 11,
         connections_max: Some(12),
+        hubs_max: Some(98),
         message_memory_bytes_max: 13,
         pending_requests_max: 14,
         pending_request_bytes_max: 15,

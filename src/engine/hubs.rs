@@ -305,7 +305,7 @@ impl Engine {
         for name in names {
             let entry = hubs.entries.entry(name.clone()).or_insert_with(|| Entry::new(self.0.boot, false));
             if matches!(entry.phase, Phase::Closed | Phase::Failed) {
-                self.begin(&name, entry, Engine::start_hub);
+                drop(self.begin(&name, entry, Engine::start_hub));
             }
         }
     }

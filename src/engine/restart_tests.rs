@@ -159,12 +159,7 @@ async fn a_start_goes_on_although_who_asked_for_it_has_gone() {
     let directory = TempDir::new().unwrap();
     let engine = engine(directory.path(), 1, 1).await;
     assert!(engine.hub(&hub_name()).now_or_never().is_none(), "it waits for the disk");
-    let started = async {
-        while engine.entry(&hub_name()).handle.get().is_none() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, started).await.expect("the start was given up");
+    found(&engine).await;
 }
 
 #[tokio::test]

@@ -24,6 +24,8 @@ use crate::store::{
 
 #[path = "calls_tests.rs"]
 mod calls;
+#[path = "hubs_tests.rs"]
+mod hubs;
 #[path = "restart_tests.rs"]
 mod restart;
 
@@ -48,6 +50,10 @@ impl Store for TestStore {
         let inner = self.inner.open(hub);
         let control = Arc::clone(&self.control);
         async move { Ok(Arc::new(TestLog { inner: inner.await?, control }) as Arc<dyn Log>) }.boxed()
+    }
+
+    fn remove(&self, hub: &HubName) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.inner.remove(hub)
     }
 }
 

@@ -9,7 +9,7 @@ use super::*;
 /// 5 on, and two checkpoints. A change of the layout needs a new version and a fixture of its own; this one stays.
 const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/store/embedded/tests/fixture-1");
 
-fn copy(from: &Path, to: &Path) {
+pub(super) fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();

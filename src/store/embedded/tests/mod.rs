@@ -1,5 +1,6 @@
 //! The embedded store against the contract, and against what disks and machines do.
 
+mod copies;
 mod epoch;
 mod faulty_disk;
 mod format;
