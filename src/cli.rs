@@ -11,6 +11,7 @@ use clap::builder::BoolishValueParser;
 use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use oncewire::config::{AllowedOrigin, Durability, Overrides, Secret, Store};
 use oncewire::telemetry::LogFormat;
+use oncewire_protocol::wire::{HubName, NameError};
 use url::Url;
 
 /// A self-hosted publish/subscribe gateway that speaks the Azure Web PubSub protocols, with exactly-once sessions.
@@ -66,7 +67,7 @@ pub enum Command {
     /// Print a URL with which a client can connect.
     #[command(after_help = TOKEN_EXAMPLES)]
     Token(Token),
-    /// Look at a data directory that no gateway is using, or begin a new epoch in it.
+    /// Look at a data directory that no gateway is using, or change it; copy one, also while it is used.
     #[command(subcommand)]
     Log(Log),
 }
@@ -75,16 +76,24 @@ pub enum Command {
 #[derive(Debug, Subcommand)]
 pub enum Log {
     /// Say what is in it: hubs, segments, records, checkpoints.
-    Inspect(DataDirectory),
+    Inspect(Hubs),
     /// Read every record and checkpoint, and fold them as a start does. Exit code 1 and the place, if something is damaged.
-    Verify(DataDirectory),
-    /// Give every hub a new epoch and an empty log: sessions and messages from before are gone.
+    Verify(Hubs),
+    /// Give hubs a new epoch and an empty log: sessions and messages from before are gone.
     #[command(
-        after_help = "Necessary after a backup has been restored: clients have seen what came after it, under \
+        after_help = "Necessary after a backup has been restored that `oncewire log copy` has not made: clients have seen what came after it, under \
                             sequence ids that would be given again. With a new epoch their sessions are refused, and \
                             they open new ones."
     )]
-    NewEpoch(DataDirectory),
+    NewEpoch(NewEpoch),
+    /// Make a copy, also of a directory that a gateway is using; then that gateway makes it.
+    #[command(
+        after_help = "The first start of a copy begins a new epoch: sessions are over, and clients open new ones. What \
+                            belongs to the hubs is there. A copy that was not finished is refused."
+    )]
+    Copy(Copy),
+    /// Remove a hub, damaged or not: its sessions, its messages, and all that it remembers.
+    Remove(OneHub),
 }
 
 /// Which data directory.
@@ -93,6 +102,54 @@ pub struct DataDirectory {
     /// Directory of the disk store
     #[arg(long = "data-dir", value_name = "DIR", env = "ONCEWIRE_DATA_DIR")]
     pub path: PathBuf,
+}
+
+/// Which hubs of a data directory.
+#[derive(Debug, Args)]
+pub struct Hubs {
+    /// The directory.
+    #[command(flatten)]
+    pub directory: DataDirectory,
+
+    /// This hub alone [default: all hubs]
+    #[arg(long = "hub", value_name = "HUB", value_parser = hub_name)]
+    pub only: Option<HubName>,
+}
+
+/// Which hubs get a new epoch, and how.
+#[derive(Debug, Args)]
+pub struct NewEpoch {
+    /// Which hubs.
+    #[command(flatten)]
+    pub hubs: Hubs,
+
+    /// Keep what belongs to the hubs: only sessions end, at the next start
+    #[arg(long)]
+    pub keep: bool,
+}
+
+/// Arguments of `log copy`.
+#[derive(Debug, Args)]
+pub struct Copy {
+    /// The directory.
+    #[command(flatten)]
+    pub directory: DataDirectory,
+
+    /// Directory for the copy, empty or not there yet
+    #[arg(long, value_name = "DIR")]
+    pub to: PathBuf,
+}
+
+/// Which hub of a data directory.
+#[derive(Debug, Args)]
+pub struct OneHub {
+    /// The directory.
+    #[command(flatten)]
+    pub directory: DataDirectory,
+
+    /// The hub
+    #[arg(long, value_name = "HUB", value_parser = hub_name)]
+    pub hub: HubName,
 }
 
 const TOKEN_EXAMPLES: &str = "\
@@ -326,6 +383,10 @@ pub struct Logging {
     /// What to log: a level, or a list such as info,oncewire::edge=debug
     #[arg(long = "log", value_name = "FILTER", env = "ONCEWIRE_LOG", default_value = "info")]
     pub filter: String,
+}
+
+fn hub_name(text: &str) -> Result<HubName, NameError> {
+    HubName::new(text)
 }
 
 fn secret(text: &str) -> Result<Secret, Infallible> {

@@ -11,6 +11,7 @@ use oncewire_protocol::wire::HubName;
 use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::admin::control::Control;
 use crate::admin::{self, Health, Readiness};
 use crate::auth::{AccessKeyError, AccessKeys, ContinuationTokens, ReconnectionTokens};
 use crate::config::{Config, Overrides, Scheme, Secret, Store as ConfiguredStore};
@@ -95,12 +96,14 @@ pub struct Storage {
     reconnection_secret: [u8; 32],
     /// Where files may be kept beside the logs.
     directory: Option<PathBuf>,
+    /// What can be copied while it is in use.
+    on_disk: Option<Arc<EmbeddedStore>>,
 }
 
 impl Storage {
     /// A store whose sessions can be resumed as long as this process, or a clone of this, is there.
     pub fn new(store: Arc<dyn Store>) -> Self {
-        Self { store, reconnection_secret: rand::random(), directory: None }
+        Self { store, reconnection_secret: rand::random(), directory: None, on_disk: None }
     }
 
     /// The storage that the configuration asks for.
@@ -116,7 +119,9 @@ impl Storage {
                 let store = EmbeddedStore::open(&config.data_dir, durability)?;
                 let reconnection_secret = store.reconnection_secret()?;
                 let directory = Some(config.data_dir.clone());
-                Self { store: Arc::new(store), reconnection_secret, directory }
+                let store = Arc::new(store);
+                let on_disk = Some(Arc::clone(&store));
+                Self { store, reconnection_secret, directory, on_disk }
             }
         };
         storage.with_faults()
@@ -138,6 +143,14 @@ impl Storage {
             Err(_) => Ok(self),
         }
     }
+}
+
+/// The socket for orders. Without it everything else goes on.
+fn listen_for_orders(config: &Config, store: &Arc<EmbeddedStore>) -> Option<Control> {
+    let control = Control::listen(&config.data_dir, Arc::clone(store));
+    control
+        .inspect_err(|error| tracing::warn!(%error, "this gateway can't be asked for a copy of its data"))
+        .ok()
 }
 
 /// A gateway that is ready to serve.
@@ -239,6 +252,9 @@ impl Gateway {
     ) -> Result<(), GatewayError> {
         let engine = self.engine.clone();
         let kept_hubs = engine.start_kept_hubs().await?;
+        let _hubs = AbortOnDropHandle::new(tokio::spawn(engine.clone().look_after_hubs()));
+        let control = self.storage.on_disk.as_ref().and_then(|store| listen_for_orders(&self.config, store));
+        let _control = control.map(|control| AbortOnDropHandle::new(tokio::spawn(control.serve())));
         let watch = self.config_file.map(|file| Watch::new(file, None).run());
         let _watch = watch.map(|watch| AbortOnDropHandle::new(tokio::spawn(watch)));
         let readiness = self.readiness;

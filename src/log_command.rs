@@ -1,30 +1,40 @@
-//! `oncewire log`: looks at a data directory that no gateway is using, or begins a new epoch in it.
+//! `oncewire log`: looks at a data directory that no gateway is using, or changes it.
 //!
 //! Knows: how what is stored is told to a person. Does not know: how it is stored.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::path::Path;
 
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
-use oncewire::store::{Found, HubReport, OfflineStore, StoreError, new_epoch};
+use oncewire::admin::control::{Told, ask_for_copy};
+use oncewire::store::{
+    Found, HubCopied, HubReport, OfflineStore, StoreError, StoreErrorCause, new_epoch, remove_hub,
+};
+use oncewire::telemetry::{self, LogFormat};
 use oncewire_protocol::log::{Body, Offset};
 use oncewire_protocol::wire::HubName;
 
-use crate::cli::{DataDirectory, Log};
+use crate::cli::{Copy, Hubs, Log, NewEpoch, OneHub};
 use crate::fold_check::sessions_after_fold;
-use crate::{Failure, print, runtime_failure};
+use crate::{Failure, print, runtime_failure, usage};
 
 /// How many records there are of each kind.
 type Kinds = BTreeMap<&'static str, u64>;
 
 /// Runs one of the commands.
 pub fn run(command: &Log) -> Result<(), Failure> {
+    // What is passed over is told as the gateway tells it.
+    telemetry::init(LogFormat::Text, "warn").map_err(usage)?;
     match command {
-        Log::Inspect(directory) => {
-            look(directory, |_, hub, kinds, report| (summary(hub, kinds, report), None))
+        Log::Inspect(hubs) => look(hubs, |_, hub, kinds, report| (summary(hub, kinds, report), None)),
+        Log::Verify(hubs) => look(hubs, verify),
+        Log::NewEpoch(NewEpoch { hubs, keep }) => begin_epoch(hubs, *keep),
+        Log::Copy(Copy { directory, to }) => copy(&directory.path, to),
+        Log::Remove(OneHub { directory, hub }) => {
+            remove_hub(&directory.path, hub).map_err(runtime_failure)?;
+            print(&format!("hub {hub}: removed"))
         }
-        Log::Verify(directory) => look(directory, verify),
-        Log::NewEpoch(directory) => begin_epoch(directory),
     }
 }
 
@@ -45,21 +55,64 @@ fn verify(store: &OfflineStore, hub: &HubName, _: &Kinds, report: &HubReport) ->
     }
 }
 
-fn begin_epoch(directory: &DataDirectory) -> Result<(), Failure> {
-    let hubs = new_epoch(&directory.path).map_err(runtime_failure)?;
+fn begin_epoch(Hubs { directory, only }: &Hubs, keep: bool) -> Result<(), Failure> {
+    let hubs = new_epoch(&directory.path, only.as_ref(), keep).map_err(runtime_failure)?;
     for hub in &hubs {
-        print(&format!("hub {hub}: empty, in a new epoch; sessions from before are refused"))?;
+        let told = if keep {
+            "the next start begins a new epoch; sessions from before are refused"
+        } else {
+            "empty, in a new epoch; sessions from before are refused"
+        };
+        print(&format!("hub {hub}: {told}"))?;
     }
     if hubs.is_empty() { print("there is no hub") } else { Ok(()) }
 }
 
+/// Makes a copy, or has it made by whoever uses the directory.
+fn copy(directory: &Path, to: &Path) -> Result<(), Failure> {
+    // A gateway that makes it may have been started elsewhere.
+    let to = std::path::absolute(to).map_err(runtime_failure)?;
+    let mut left_out = 0;
+    let mut tell = |hub: &str, told: Told| {
+        let told = match told {
+            Told::Copied(records) => format!("copied, {} records", HumanCount(records)),
+            Told::LeftOut(why) => {
+                left_out += 1;
+                format!("not in the copy: {why}")
+            }
+        };
+        // The copy is worth more than the words.
+        let _ = print(&format!("hub {hub}: {told}"));
+    };
+    match OfflineStore::open(directory) {
+        Ok(store) => {
+            let told = |hub: &HubName, copied| match copied {
+                HubCopied::Whole(records) => tell(hub.as_str(), Told::Copied(records)),
+                HubCopied::LeftOut(cause) => tell(hub.as_str(), Told::LeftOut(cause.to_string())),
+            };
+            store.copy(&to, told).map_err(runtime_failure)?;
+        }
+        Err(StoreError { cause: StoreErrorCause::Locked(_), .. }) => {
+            ask_for_copy(directory, &to, &mut tell).map_err(runtime_failure)?;
+        }
+        Err(error) => return Err(runtime_failure(error)),
+    }
+    if left_out > 0 {
+        return Err(Failure::Runtime(anyhow::anyhow!("{left_out} damaged hubs are not in the copy")));
+    }
+    print(&format!(
+        "copied to {}; its first start begins a new epoch, and sessions from before are refused",
+        to.display()
+    ))
+}
+
 /// Reads everything, and tells of each hub what `tell` makes of it.
 fn look(
-    directory: &DataDirectory,
+    Hubs { directory, only }: &Hubs,
     tell: impl Fn(&OfflineStore, &HubName, &Kinds, &HubReport) -> (String, Option<String>),
 ) -> Result<(), Failure> {
     let store = OfflineStore::open(&directory.path).map_err(runtime_failure)?;
-    let hubs = store.hubs().map_err(runtime_failure)?;
+    let hubs = store.hubs(only.as_ref()).map_err(runtime_failure)?;
     if hubs.is_empty() {
         return print("there is no hub");
     }
@@ -100,6 +153,9 @@ fn summary(hub: &HubName, kinds: &Kinds, report: &HubReport) -> String {
     // Writing into a string does not fail.
     if let Some(epoch) = report.epoch {
         let _ = write!(text, "\n  epoch {:032x}", epoch.0);
+    }
+    if report.is_copy {
+        let _ = write!(text, "\n  a copy: its first start begins a new epoch and ends its sessions");
     }
     if report.is_unsynced {
         let _ = write!(text, "\n  may hold what no sync has reached: it starts empty after a loss of power");

@@ -15,7 +15,7 @@ const LONG_FILES: &[(&str, &str)] = &[];
 
 /// What each room of the gateway may import of the others.
 const GATEWAY_IMPORTS: &[(&str, &[&str])] = &[
-    ("admin", &["config", "engine"]),
+    ("admin", &["config", "engine", "store"]),
     ("auth", &[]),
     ("config", &[]),
     ("demo", &["auth", "config", "edge", "engine"]),

@@ -1,8 +1,10 @@
-//! What an operator's machinery asks: is this gateway healthy, and how much is there?
+//! What an operator's machinery asks: is this gateway healthy, how much is there, and a copy of it, please?
 //!
-//! Knows: the health operation of the data-plane REST API, whether the gateway takes work, which hubs can't be served, and
-//! the format of metrics. Does not know: what sessions are, tokens. Its operations are open to everybody.
+//! Knows: the health operation of the data-plane REST API, whether the gateway takes work, which hubs can't be served, the
+//! format of metrics, and the socket in the data directory. Does not know: what sessions are, tokens. Its HTTP operations are
+//! open to everybody.
 
+pub mod control;
 pub mod metrics;
 
 use std::sync::Arc;

@@ -86,8 +86,8 @@ pub struct Config {
 
     /// Where the disk store keeps its files; made if it is not there. Default `data`, in the directory where the
     /// gateway is started. One process uses it at a time. Of no effect with the memory store. Danger: it holds the
-    /// messages and the secret that reconnection tokens are made with; after a backup of it has been restored,
-    /// `oncewire log new-epoch` is necessary.
+    /// messages and the secret that reconnection tokens are made with; after a backup of it has been restored that
+    /// `oncewire log copy` has not made, `oncewire log new-epoch` is necessary.
     pub data_dir: PathBuf,
 
     /// What an acknowledgement waits for: `sync` (the disk), `os` (the operating system) or `memory` (nothing). Default
@@ -151,6 +151,12 @@ pub struct Config {
     /// How many client sockets there may be at once. No default: the operating system's limit on descriptors is then
     /// the only one. 1 to 10,000,000. Further clients are answered 503, but for those that recover a session.
     pub connections_max: Option<usize>,
+
+    /// How many hubs there may be, those without sessions that are still kept included. No default: a session in a new hub
+    /// brings it into being. 1 to 1,000,000. At the bound such a session is answered 503, and hubs that exist go on.
+    /// Danger without it: whoever has an access key, or a client of an application that lets its users name hubs, can
+    /// fill the disk with hubs.
+    pub hubs_max: Option<usize>,
 
     /// How many bytes of message bodies all sessions together may keep in memory, a body that many sessions share
     /// counted once in each shard. Default 512 MiB, 1 byte to 1 TiB. Danger: above this, sessions are ended to free
@@ -300,6 +306,7 @@ impl Default for Config {
             request_timeout_seconds: 30,
             http_body_bytes_max: MIB,
             connections_max: None,
+            hubs_max: None,
             message_memory_bytes_max: 512 * MIB as u64,
             pending_requests_max: 1024,
             pending_request_bytes_max: 4 * MIB,

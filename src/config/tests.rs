@@ -63,6 +63,7 @@ fn every_key_can_be_set() {
         request_timeout_seconds = 10
         http_body_bytes_max = 11
         connections_max = 12
+        hubs_max = 98
         message_memory_bytes_max = 13
         pending_requests_max = 14
         pending_request_bytes_max = 15
@@ -117,6 +118,7 @@ fn every_key_can_be_set() {
         request_timeout_seconds: 10,
         http_body_bytes_max: 11,
         connections_max: Some(12),
+        hubs_max: Some(98),
         message_memory_bytes_max: 13,
         pending_requests_max: 14,
         pending_request_bytes_max: 15,
@@ -262,6 +264,7 @@ fn numbers_out_of_range_are_refused_by_key() {
         ("handshake_timeout_seconds", 1, 300),
         ("request_timeout_seconds", 1, 300),
         ("connections_max", 1, 10_000_000),
+        ("hubs_max", 1, 1_000_000),
         ("message_memory_bytes_max", 1, 1_u64 << 40),
         ("pending_requests_max", 1, 10_000),
         ("pending_request_bytes_max", 1, 1 << 30),

@@ -21,7 +21,7 @@ use super::Shared;
 use super::connecting::{NotOffered, choose, describe};
 use super::handshake::{Begin, Refusal, Selected, offer};
 use super::sockets::Place;
-use crate::engine::{self, Accepted, ConnectRefused, HubHandle, NewSession, Socket};
+use crate::engine::{self, Accepted, ConnectRefused, HubUnavailable, NewSession, Socket};
 
 /// Handlers that are being told at once of sessions which they accepted and which never began; beyond it they are not
 /// told.
@@ -51,7 +51,6 @@ pub(super) struct Newcomer {
     connection_id: ConnectionId,
     selected: Selected,
     place: Place,
-    hub: HubHandle,
     acceptance: Option<Acceptance>,
 }
 
@@ -66,11 +65,12 @@ struct Acceptance {
 impl Newcomer {
     pub(super) async fn new(shared: &Arc<Shared>, begin: Begin, selected: Selected) -> Result<Self, Refusal> {
         let place = shared.sockets.reserve().ok_or(Refusal::Full)?;
-        let hub = shared.edge.engine.hub(&begin.hub).await.map_err(|_| Refusal::Unavailable)?;
+        // The hub comes into being with the session: who is refused leaves none behind.
+        shared.edge.engine.admits(&begin.hub).await?;
         let connection_id =
             ConnectionId::new(Uuid::new_v4().simple().encode_lower(&mut Uuid::encode_buffer()));
         let shared = Arc::clone(shared);
-        Ok(Self { shared, begin, connection_id, selected, place, hub, acceptance: None })
+        Ok(Self { shared, begin, connection_id, selected, place, acceptance: None })
     }
 
     /// Whether there is a handler to be asked.
@@ -120,8 +120,14 @@ impl Newcomer {
 
     /// Begins the session. Returns when it is in the log.
     pub(super) async fn open(self) -> Result<Attached, Refusal> {
-        let Self { shared, begin, connection_id, selected, place, hub: handle, acceptance } = self;
+        let Self { shared, begin, connection_id, selected, place, acceptance } = self;
         let Begin { hub, user_id, roles, groups, publishes_to } = begin;
+        let has_own_groups = acceptance.as_ref().is_some_and(|acceptance| acceptance.has_own_groups);
+        let too_many_groups = if has_own_groups { Refusal::HandlerFailed } else { Refusal::TooManyGroups };
+        if !shared.edge.engine.takes_groups(&groups) {
+            return Err(too_many_groups);
+        }
+        let handle = shared.edge.engine.hub(&hub).await?;
         let reconnection_token = selected.subprotocol.is_reliable().then(|| {
             let token = shared.edge.reconnection_tokens.issue(
                 hub.as_str(),
@@ -141,7 +147,6 @@ impl Newcomer {
             state: acceptance.as_ref().and_then(|acceptance| acceptance.state.clone()),
             custom_subprotocol: selected.custom(),
         };
-        let has_own_groups = acceptance.as_ref().is_some_and(|acceptance| acceptance.has_own_groups);
         let opened = match acceptance {
             None => handle.open(new).await,
             Some(Acceptance { farewell, .. }) => {
@@ -155,8 +160,7 @@ impl Newcomer {
             }
         };
         let socket = opened.map_err(|error| match error {
-            OpenError::TooManyGroups if has_own_groups => Refusal::HandlerFailed,
-            OpenError::TooManyGroups => Refusal::TooManyGroups,
+            OpenError::TooManyGroups => too_many_groups,
             OpenError::Refused | OpenError::Unavailable => Refusal::Unavailable,
         })?;
         let publishes_to = publishes_to.filter(|_| selected.subprotocol == Subprotocol::Raw);
@@ -200,6 +204,15 @@ impl Drop for Farewell {
             let _ = is_stopping.run_until_cancelled(timeout(FAREWELL_WAIT, telling)).await;
             drop(permit);
         });
+    }
+}
+
+impl From<HubUnavailable> for Refusal {
+    fn from(error: HubUnavailable) -> Self {
+        match error {
+            HubUnavailable::TooMany(_) => Self::TooManyHubs,
+            _ => Self::Unavailable,
+        }
     }
 }
 

@@ -337,3 +337,19 @@ async fn handlers_that_never_answer_are_told_of_so_many_ends_at_once() {
     assert!(heard.told.try_recv().is_err(), "one too many");
     assert_eq!(shared.farewells.available_permits(), FAREWELLS_MAX);
 }
+
+#[tokio::test]
+async fn who_is_not_let_in_leaves_no_hub() {
+    let (edge, mut heard) = edge(Config { groups_per_session_max: 1, ..Config::default() });
+    let engine = edge.engine.clone();
+    let shared = Shared::new(edge);
+    let (newcomer, request) = (newcomer(&shared).await, request());
+    let refusing = async {
+        let (_, reply) = heard.call().await;
+        reply.send(Err(ConnectRefused::ByHandler(403))).unwrap();
+    };
+    let ((), asked) = tokio::join!(refusing, newcomer.ask(&request));
+    assert_eq!(asked.err(), Some(Refusal::ByHandler(403)));
+    fail_after_leave(&shared, &mut heard).await;
+    assert!(engine.counts().await.is_empty());
+}

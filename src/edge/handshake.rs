@@ -101,6 +101,8 @@ pub(super) enum Refusal {
     HandlerBusy,
     #[error("the gateway has as many clients as it may have")]
     Full,
+    #[error("there are as many hubs as there may be")]
+    TooManyHubs,
     #[error("the hub is not available now")]
     Unavailable,
 }
@@ -121,7 +123,9 @@ impl Refusal {
                 StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
             }
             Self::ByHandler(_) | Self::HandlerFailed => StatusCode::INTERNAL_SERVER_ERROR,
-            Self::HandlerBusy | Self::Full | Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::HandlerBusy | Self::Full | Self::TooManyHubs | Self::Unavailable => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::header::{
-    CONNECTION, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION, UPGRADE,
+    CONNECTION, RETRY_AFTER, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION, UPGRADE,
     WWW_AUTHENTICATE,
 };
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
@@ -194,12 +194,15 @@ impl IntoResponse for Refusal {
         tracing::debug!(status = status.as_u16(), reason = %self, "upgrade refused");
         let mut response = (status, self.to_string()).into_response();
         let header = match (self, status) {
-            (Self::NotAnUpgrade, _) => Some((SEC_WEBSOCKET_VERSION, "13")),
-            (_, StatusCode::UNAUTHORIZED) => Some((WWW_AUTHENTICATE, "Bearer")),
+            (Self::NotAnUpgrade, _) => Some((SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"))),
+            (_, StatusCode::UNAUTHORIZED) => Some((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))),
+            (Self::TooManyHubs, _) => {
+                Some((RETRY_AFTER, HeaderValue::from(engine::TOO_MANY_HUBS_RETRY_SECONDS)))
+            }
             _ => None,
         };
         if let Some((name, value)) = header {
-            response.headers_mut().insert(name, HeaderValue::from_static(value));
+            response.headers_mut().insert(name, value);
         }
         response
     }

@@ -70,23 +70,26 @@ impl EventHandlers for Scripted {
 }
 
 /// What the handlers of a hub are asked, one after the other.
-struct Application {
+pub(super) struct Application {
     handlers: Arc<Scripted>,
     asked: mpsc::UnboundedReceiver<Asked>,
 }
 
 impl Application {
-    fn new(takes_disconnected: bool) -> Self {
+    pub(super) fn new(takes_disconnected: bool) -> Self {
         let (asked, receiver) = mpsc::unbounded_channel();
         let takes_disconnected = AtomicBool::new(takes_disconnected);
         let handlers = Arc::new(Scripted { changes: watch::Sender::new(0), takes_disconnected, asked });
         Self { handlers, asked: receiver }
     }
 
-    fn engine(&self, store: Arc<dyn Store>, boot: u128) -> Engine {
+    pub(super) fn handlers(&self) -> Arc<dyn EventHandlers> {
+        Arc::clone(&self.handlers) as Arc<dyn EventHandlers>
+    }
+
+    pub(super) fn engine(&self, store: Arc<dyn Store>, boot: u128) -> Engine {
         let config = Arc::new(Config { hub_shards: 1, ..Config::default() });
-        let handlers = Arc::clone(&self.handlers) as Arc<dyn EventHandlers>;
-        Engine::with_event_handlers(config, store, BootId(boot), handlers)
+        Engine::with_event_handlers(config, store, BootId(boot), self.handlers())
     }
 
     async fn next(&mut self) -> Asked {
@@ -102,7 +105,7 @@ impl Application {
         }
     }
 
-    async fn disconnected(&mut self) -> (Disconnected, oneshot::Sender<bool>) {
+    pub(super) async fn disconnected(&mut self) -> (Disconnected, oneshot::Sender<bool>) {
         loop {
             if let Asked::Disconnected(disconnected, told) = self.next().await {
                 return (disconnected, told);

@@ -17,32 +17,30 @@ pub struct HubCounts {
     pub sessions: usize,
     /// Sessions with a socket.
     pub sockets: usize,
-    /// Requests of the application that came again and were not executed again, since the hub was started.
+    /// Requests of the application that came again and were not executed again, since the gateway was started.
     pub requests_repeated: u64,
 }
 
 impl Engine {
-    /// The counts of all hubs that are in use, by their names.
+    /// The counts of all hubs that exist, by their names. Those that can't be used now have none.
     pub async fn counts(&self) -> Vec<HubCounts> {
-        let mut hubs: Vec<(HubName, HubHandle)> = {
-            let hubs = self.0.hubs.lock();
-            let handles = hubs.iter().filter_map(|(name, entry)| Some((name, entry.handle.get()?)));
-            handles.map(|(name, handle)| (name.clone(), handle.clone())).collect()
-        };
-        hubs.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
-        let counts = hubs.into_iter().map(|(name, handle)| async move { handle.counts(name).await.ok() });
+        let mut hubs = self.all_hubs();
+        hubs.sort_unstable_by(|(a, ..), (b, ..)| a.cmp(b));
+        let counts = hubs.into_iter().map(|(hub, handle, repeated)| async move {
+            let (sessions, sockets) = match handle {
+                Some(handle) => handle.counts().await.ok()?,
+                None => (0, 0),
+            };
+            Some(HubCounts { hub, sessions, sockets, requests_repeated: repeated.load(Ordering::Relaxed) })
+        });
         join_all(counts).await.into_iter().flatten().collect()
     }
 }
 
 impl HubHandle {
-    async fn counts(&self, hub: HubName) -> Result<HubCounts, CommandError> {
+    async fn counts(&self) -> Result<(usize, usize), CommandError> {
         let shards = self.look_everywhere(|hub: &Hub| (hub.sessions(), hub.sockets())).await?;
-        Ok(HubCounts {
-            hub,
-            sessions: shards.iter().map(|(sessions, _)| sessions).sum(),
-            sockets: shards.iter().map(|(_, sockets)| sockets).sum(),
-            requests_repeated: self.0.requests_repeated.load(Ordering::Relaxed),
-        })
+        let sum = |all: (usize, usize), one: &(usize, usize)| (all.0 + one.0, all.1 + one.1);
+        Ok(shards.iter().fold((0, 0), sum))
     }
 }

@@ -11,6 +11,7 @@ mod clock;
 mod counts;
 mod event_handlers;
 mod failures;
+mod hubs;
 mod kept;
 mod restart;
 mod shard;
@@ -21,15 +22,15 @@ pub use application::Request;
 pub use clock::{HubClock, wall_clock};
 pub use counts::HubCounts;
 pub use event_handlers::{Accepted, ConnectRefused, Connecting, EventHandlers, NoEventHandlers};
+pub use hubs::{Commanded, HUBS_PER_ROUND_MAX, HubBounds, TOO_MANY_HUBS_RETRY_SECONDS};
 pub use kept::KeptHubs;
 pub use oncewire_protocol::hub::{
     Action, CommandError, Connected, Done, EventError, Handled, Member, NewSession, UserEvent,
 };
 pub use socket::Socket;
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
@@ -41,14 +42,14 @@ use oncewire_protocol::log::{BootId, CheckpointError, LogEpoch, Offset, Time};
 use oncewire_protocol::session::{MemoryBudget, OutboxLimits, RequestBounds};
 use oncewire_protocol::wire::{ConnectionId, HubName, Subprotocol};
 use parking_lot::Mutex;
-use tokio::sync::{OnceCell, mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot};
 
 use crate::config::{Config, EventFailure};
 use crate::store::{Bounds, Store, StoreError};
 use calls::Calls;
 use clock::BootClock;
 use failures::Failures;
-use kept::StartFailure;
+use hubs::Hubs;
 use shard::{Command, Folded};
 use upkeep::Upkeep;
 
@@ -68,27 +69,10 @@ struct EngineState {
     clock: BootClock,
     budget: Arc<MemoryBudget>,
     checkpoints: CheckpointBounds,
-    hubs: Mutex<HashMap<HubName, Arc<HubEntry>>>,
+    hub_bounds: HubBounds,
+    hubs: Mutex<Hubs>,
     failures: Failures,
     event_handlers: Arc<dyn EventHandlers>,
-}
-
-/// A hub that exists; its handle is there once it has started.
-#[derive(Default)]
-struct HubEntry {
-    handle: OnceCell<HubHandle>,
-    /// A task is at work on it.
-    is_starting: AtomicBool,
-    failure: StartFailure,
-}
-
-/// Held by the task that is at work on a hub, however it ends.
-struct Starting(Arc<HubEntry>);
-
-impl Drop for Starting {
-    fn drop(&mut self) {
-        self.0.is_starting.store(false, Ordering::Relaxed);
-    }
 }
 
 /// A hub cannot be used now; the same request may be tried again.
@@ -100,6 +84,9 @@ pub enum HubUnavailable {
     /// Its checkpoints cannot be used.
     #[error("the hub cannot be restored: {0}")]
     Checkpoint(#[from] CheckpointError),
+    /// It does not exist, and there are as many as there may be.
+    #[error("there are {0} hubs, as many as there may be")]
+    TooMany(usize),
     /// It exists, and its sessions are not there yet.
     #[error("the hub is starting")]
     Starting,
@@ -118,7 +105,8 @@ impl Engine {
         boot: BootId,
         event_handlers: Arc<dyn EventHandlers>,
     ) -> Self {
-        Self::with_all(config, store, boot, wall_clock(), CheckpointBounds::default(), event_handlers)
+        let (checkpoints, bounds) = (CheckpointBounds::default(), HubBounds::default());
+        Self::with_all(config, store, boot, wall_clock(), checkpoints, bounds, event_handlers)
     }
 
     /// One whose hubs make checkpoints within these bounds.
@@ -128,8 +116,19 @@ impl Engine {
         boot: BootId,
         checkpoints: CheckpointBounds,
     ) -> Self {
+        Self::with_bounds(config, store, boot, checkpoints, HubBounds::default())
+    }
+
+    /// The same, and whose hubs are kept within these bounds.
+    pub fn with_bounds(
+        config: Arc<Config>,
+        store: Arc<dyn Store>,
+        boot: BootId,
+        checkpoints: CheckpointBounds,
+        hub_bounds: HubBounds,
+    ) -> Self {
         let event_handlers = Arc::new(NoEventHandlers::default());
-        Self::with_all(config, store, boot, wall_clock(), checkpoints, event_handlers)
+        Self::with_all(config, store, boot, wall_clock(), checkpoints, hub_bounds, event_handlers)
     }
 
     /// `clock` is what the wall clock says at this start.
@@ -139,6 +138,7 @@ impl Engine {
         boot: BootId,
         clock: Time,
         checkpoints: CheckpointBounds,
+        hub_bounds: HubBounds,
         event_handlers: Arc<dyn EventHandlers>,
     ) -> Self {
         let bytes_max = usize::try_from(config.message_memory_bytes_max).unwrap_or(usize::MAX);
@@ -150,6 +150,7 @@ impl Engine {
             clock: BootClock::begin(clock),
             budget,
             checkpoints,
+            hub_bounds,
             hubs: Mutex::default(),
             failures: Failures::default(),
             event_handlers,
@@ -172,15 +173,17 @@ impl Engine {
     /// # Errors
     /// When one can't be closed in good order; a later start finds everything that was acknowledged all the same.
     pub async fn close(&self) -> Result<(), StoreError> {
-        let entries: Vec<_> = self.0.hubs.lock().values().cloned().collect();
-        let shards = entries.iter().filter_map(|entry| entry.handle.get()).flat_map(|hub| &hub.0.shards);
-        let drains = shards.map(|shard| async move {
-            let (drained, is_drained) = oneshot::channel();
-            if shard.send(Command::Drain(drained)).await.is_ok() {
-                let _ = is_drained.await;
-            }
-        });
-        if tokio::time::timeout(DRAIN_WAIT, join_all(drains)).await.is_err() {
+        let drained = async {
+            let hubs = self.close_hubs().await;
+            let drains = hubs.iter().flat_map(|hub| &hub.0.shards).map(|shard| async move {
+                let (drained, is_drained) = oneshot::channel();
+                if shard.send(Command::Drain(drained)).await.is_ok() {
+                    let _ = is_drained.await;
+                }
+            });
+            join_all(drains).await;
+        };
+        if tokio::time::timeout(DRAIN_WAIT, drained).await.is_err() {
             tracing::warn!(
                 "not everything that was asked for last could be written, or ends told to the application"
             );
@@ -188,76 +191,23 @@ impl Engine {
         self.0.store.close().await
     }
 
-    /// A hub that exists; none if there is none. Recoveries use it: a token alone must not bring hubs into being.
-    ///
-    /// # Errors
-    /// When it exists and is not in use yet. It is being started then, unless that can't succeed.
-    pub fn find(&self, hub: &HubName) -> Result<Option<HubHandle>, HubUnavailable> {
-        let Some(entry) = self.0.hubs.lock().get(hub).cloned() else { return Ok(None) };
-        if let Some(handle) = entry.handle.get() {
-            return Ok(Some(handle.clone()));
-        }
-        entry.failure.check()?;
-        self.start_in_background(hub, entry);
-        Err(HubUnavailable::Starting)
-    }
-
-    /// A hub that exists, when it has started; none if there is none.
-    ///
-    /// # Errors
-    /// When it exists and cannot be used now.
-    pub async fn existing_hub(&self, hub: &HubName) -> Result<Option<HubHandle>, HubUnavailable> {
-        if !self.0.hubs.lock().contains_key(hub) {
-            return Ok(None);
-        }
-        self.hub(hub).await.map(Some)
-    }
-
-    /// A hub, brought into being if need be.
-    pub async fn hub(&self, hub: &HubName) -> Result<HubHandle, HubUnavailable> {
-        let entry = self.entry(hub);
-        if let Some(handle) = entry.handle.get() {
-            return Ok(handle.clone());
-        }
-        // A task of its own: whoever asks may go away, and a start must not be left half done.
-        let (engine, hub) = (self.clone(), hub.clone());
-        let started = tokio::spawn(async move { engine.started(&hub, &entry).await });
-        started.await.unwrap_or(Err(HubUnavailable::Starting))
-    }
-
-    async fn started(&self, hub: &HubName, entry: &HubEntry) -> Result<HubHandle, HubUnavailable> {
-        let start = async || {
-            entry.failure.check()?;
-            let started = self.start(hub).await;
-            entry.failure.note(hub, started.as_ref().err());
-            started
-        };
-        entry.handle.get_or_try_init(start).await.cloned()
-    }
-
-    fn entry(&self, hub: &HubName) -> Arc<HubEntry> {
-        Arc::clone(self.0.hubs.lock().entry(hub.clone()).or_default())
-    }
-
-    fn start_in_background(&self, hub: &HubName, entry: Arc<HubEntry>) {
-        if entry.is_starting.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let (engine, hub, starting) = (self.clone(), hub.clone(), Starting(entry));
-        // The entry holds how it ended.
-        tokio::spawn(async move { drop(engine.started(&hub, &starting.0).await) });
-    }
-
-    async fn start(&self, name: &HubName) -> Result<HubHandle, HubUnavailable> {
-        let EngineState { config, store, boot, clock, budget, checkpoints, failures, .. } = &*self.0;
+    /// Starts a hub; also returns since when it has been empty, if that is known. `boot` names this start in its log.
+    async fn start(
+        &self,
+        name: &HubName,
+        boot: BootId,
+        requests_repeated: Arc<AtomicU64>,
+    ) -> Result<(HubHandle, Option<Time>), HubUnavailable> {
+        let EngineState { config, store, clock, budget, checkpoints, failures, .. } = &*self.0;
         let began = Instant::now();
         let report = |error: &StoreError| failures.report(error);
         let log = store.open(name).await.inspect_err(report)?;
         let count = config.hub_shards;
         let Restored { shards, checkpointer, applied } =
-            restart::restore(&*log, &hub_settings(config, name), count, *boot, budget, *checkpoints).await?;
+            restart::restore(&*log, &hub_settings(config, name), count, boot, budget, *checkpoints).await?;
         let Bounds { first, end } = log.bounds();
         let from = applied.map_or(first, |applied| Offset(applied.0 + 1));
+        let empty_since = log.empty_since();
         let clock = clock.hub(name);
         let upkeep = Upkeep::new(Arc::clone(&log), checkpointer, count, failures.clone(), clock.clone());
         let mut inboxes = Vec::with_capacity(shards.len());
@@ -281,8 +231,14 @@ impl Engine {
             (last, untold) = (last.max(time), untold + more);
         }
         let takes_disconnected = untold < UNTOLD_MAX && self.0.event_handlers.takes_disconnected(name);
-        let booted = Arc::new(Hub::booted(*boot, clock.begin(last), takes_disconnected));
+        let booted = if log.is_copy() { Hub::booted_from_copy } else { Hub::booted };
+        let booted = Arc::new(booted(boot, clock.begin(last), takes_disconnected));
         log.append(vec![booted]).await.inspect_err(report)?;
+        if log.is_copy() {
+            // Behind the end of its sessions: interrupted in between, the next start ends them again.
+            log.begin_epoch().await.inspect_err(report)?;
+            tracing::info!(hub = %name, "a copy: its sessions are over, and another epoch has begun");
+        }
         // Whoever came earlier would be turned away.
         let mut sessions = 0;
         for is_live in starting {
@@ -291,14 +247,16 @@ impl Engine {
         }
         let elapsed_ms = began.elapsed().as_millis() as u64;
         tracing::info!(hub = %name, shards = count, sessions, elapsed_ms, "hub started");
-        Ok(HubHandle(Arc::new(HubState {
+        let handle = HubHandle(Arc::new(HubState {
             epoch: log.epoch(),
             clock,
+            outlives_process: log.outlives_process(),
             shards: inboxes,
             next_id: AtomicU64::new(1),
             answered: AtomicU64::new(0),
-            requests_repeated: AtomicU64::new(0),
-        })))
+            requests_repeated,
+        }));
+        Ok((handle, empty_since))
     }
 }
 
@@ -327,12 +285,14 @@ pub struct HubHandle(Arc<HubState>);
 struct HubState {
     epoch: LogEpoch,
     clock: HubClock,
+    /// Whether its log does.
+    outlives_process: bool,
     shards: Vec<mpsc::Sender<Command>>,
     next_id: AtomicU64,
     /// The application has been told of what happened up to here in the log.
     answered: AtomicU64,
-    /// Requests of the application that came again and were not executed again, since the hub was started.
-    requests_repeated: AtomicU64,
+    /// Requests of the application that came again and were not executed again.
+    requests_repeated: Arc<AtomicU64>,
 }
 
 impl HubHandle {
@@ -358,6 +318,42 @@ impl HubHandle {
         let open = OpenId(self.next_id());
         let resuming = Resuming { open, connection_id, subprotocol };
         attach(shard, &self.0.clock, open, Input::Resume(resuming)).await
+    }
+
+    /// The hub's time now.
+    fn time(&self) -> Time {
+        self.0.clock.now()
+    }
+
+    /// Whether nobody else has a handle.
+    fn is_alone(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+
+    fn outlives_process(&self) -> bool {
+        self.0.outlives_process
+    }
+
+    /// Whether nobody is there and nothing is under way. It may be over when this returns, unless nobody has a handle.
+    async fn is_idle(&self) -> bool {
+        let asks = self.0.shards.iter().map(|shard| async move {
+            let (reply, is_idle) = oneshot::channel();
+            shard.send(Command::IsIdle(reply)).await.is_ok() && is_idle.await.unwrap_or(false)
+        });
+        join_all(asks).await.into_iter().all(|is_idle| is_idle)
+    }
+
+    /// Ends the shards of a hub that is idle, and of which nobody else has a handle. Nothing of them uses the log when it
+    /// returns.
+    async fn quit(self) {
+        let quits = self.0.shards.iter().map(|shard| async move {
+            let (quitting, has_quit) = oneshot::channel();
+            if shard.send(Command::Quit(quitting)).await.is_ok() {
+                // It is dropped with the shard.
+                let _ = has_quit.await;
+            }
+        });
+        join_all(quits).await;
     }
 
     fn shard_of(&self, connection_id: &ConnectionId) -> &mpsc::Sender<Command> {

@@ -127,7 +127,7 @@ async fn a_hub_that_cannot_be_restored_is_not_served_and_not_unknown() {
     let directory = TempDir::new().unwrap();
     let log = store(directory.path()).await.open(&hub_name()).await.unwrap();
     let checkpoint = Checkpoint { covers: Offset(0), bytes: Bytes::from_static(b"\xff") };
-    log.append(vec![Arc::new(Hub::booted(BootId(1), now(), false))]).await.unwrap();
+    log.append(vec![Arc::new(Hub::booted(BootId(1), wall_clock(), false))]).await.unwrap();
     log.checkpoint(vec![CheckpointChange::Save { key: "hub".to_owned(), checkpoint }]).await.unwrap();
     drop(log);
     let engine = engine(directory.path(), 2, 1).await;
@@ -159,12 +159,7 @@ async fn a_start_goes_on_although_who_asked_for_it_has_gone() {
     let directory = TempDir::new().unwrap();
     let engine = engine(directory.path(), 1, 1).await;
     assert!(engine.hub(&hub_name()).now_or_never().is_none(), "it waits for the disk");
-    let started = async {
-        while engine.entry(&hub_name()).handle.get().is_none() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(PATIENCE, started).await.expect("the start was given up");
+    found(&engine).await;
 }
 
 #[tokio::test]

@@ -7,6 +7,7 @@
 //! A log that appends within the call is served without a task switch: its records are folded in the same turn.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,6 +36,10 @@ pub(super) enum Command {
     Open(OpenId, Input, oneshot::Sender<Result<Attachment, OpenError>>),
     Ask(hub::Command, oneshot::Sender<Asked>),
     Look(Look),
+    /// Whether nobody is there and nothing is under way, behind all that came before.
+    IsIdle(oneshot::Sender<bool>),
+    /// The hub is closed: it is idle, and nobody has a handle of it. What is sent is dropped when the shard is gone.
+    Quit(oneshot::Sender<Infallible>),
     /// The process ends. Answered when all that came before is settled.
     Drain(oneshot::Sender<()>),
 }
@@ -127,6 +132,8 @@ pub(super) struct Driver {
     draining: Vec<oneshot::Sender<()>>,
     /// Set when the process is about to end: no round of checkpoints begins or goes on.
     is_closing: bool,
+    /// Set when the hub is closed. The last field: dropped when the log has been let go of.
+    quitting: Option<oneshot::Sender<Infallible>>,
 }
 
 impl Driver {
@@ -161,11 +168,12 @@ impl Driver {
             looks: Vec::new(),
             draining: Vec::new(),
             is_closing: false,
+            quitting: None,
         }
     }
 
-    /// Runs until all senders to the inbox are gone or the log fails for good. `start` is told how the start goes; whoever
-    /// asked for it says so if it fails.
+    /// Runs until the hub is closed, all senders to the inbox are gone, or the log fails for good. `start` is told how the
+    /// start goes; whoever asked for it says so if it fails.
     pub(super) async fn run(mut self, start: Start) {
         let Start { end, folded, live } = start;
         let mut starting = Starting { from: self.from, end, folded: Some(folded), live: Some(live) };
@@ -208,7 +216,7 @@ impl Driver {
                 }
                 () = self.calls.next(&mut answers, TURN_INPUTS_MAX) => {}
                 () = poll_fn(|context| self.hub.poll_acknowledged(context)) => {
-                    self.hub.handle(now(), Input::Acknowledged);
+                    self.hub.handle(self.clock.now(), Input::Acknowledged);
                 }
                 Ok(()) = self.rounds.changed() => {}
                 () = tokio::time::sleep(timeout.unwrap_or_default()), if timeout.is_some() && !self.has_more => {}
@@ -242,6 +250,9 @@ impl Driver {
                 }
             }
             starting.look(&self.hub);
+            if self.quitting.is_some() {
+                return Ok(());
+            }
         }
     }
 
@@ -292,6 +303,14 @@ impl Driver {
                 Input::Command(Box::new(command))
             }
             Command::Look(look) => return self.looks.push(look),
+            Command::IsIdle(reply) => {
+                let _ = reply.send(self.is_idle());
+                return;
+            }
+            Command::Quit(quitting) => {
+                self.quitting = Some(quitting);
+                return;
+            }
             Command::Drain(drained) => {
                 self.draining.push(drained);
                 self.is_closing = true;
@@ -299,6 +318,15 @@ impl Driver {
             }
         };
         self.hub.handle(self.clock.now(), input);
+    }
+
+    /// A log that holds more than it needs is made shorter first: nobody would do it later.
+    fn is_idle(&self) -> bool {
+        self.hub.is_idle()
+            && self.appends.is_empty()
+            && self.write.is_none()
+            && !self.has_more
+            && self.upkeep.is_at_rest(&self.hub)
     }
 
     /// Carries out what the hub asks for until it asks for nothing more. All its appends go to the log in one call.

@@ -24,6 +24,8 @@ use crate::store::{
 
 #[path = "calls_tests.rs"]
 mod calls;
+#[path = "hubs_tests.rs"]
+mod hubs;
 #[path = "restart_tests.rs"]
 mod restart;
 
@@ -48,6 +50,10 @@ impl Store for TestStore {
         let inner = self.inner.open(hub);
         let control = Arc::clone(&self.control);
         async move { Ok(Arc::new(TestLog { inner: inner.await?, control }) as Arc<dyn Log>) }.boxed()
+    }
+
+    fn remove(&self, hub: &HubName) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.inner.remove(hub)
     }
 }
 
@@ -207,7 +213,7 @@ async fn transmit(socket: &Socket) -> Vec<Received> {
     poll_fn(|context| {
         let mut outbox = attachment.outbox.lock();
         let epoch = attachment.session.epoch;
-        match outbox.transmit(epoch, now(), 1 << 20, &mut out, &mut marks, context.waker()) {
+        match outbox.transmit(epoch, wall_clock(), 1 << 20, &mut out, &mut marks, context.waker()) {
             Progress::Idle => Poll::Pending,
             Progress::Frames | Progress::LastFrames => Poll::Ready(()),
             other => panic!("{other:?}"),
@@ -530,7 +536,7 @@ async fn a_turn_takes_so_many_inputs_and_then_writers_are_woken() {
         let at_wake = Arc::new(AtWake(Arc::clone(outbox), Mutex::default()));
         let waker = std::task::Waker::from(Arc::clone(&at_wake));
         let idle =
-            outbox.lock().transmit(session.epoch, now(), 1, &mut BytesMut::new(), &mut Vec::new(), &waker);
+            outbox.lock().transmit(session.epoch, wall_clock(), 1, &mut BytesMut::new(), &mut Vec::new(), &waker);
         assert_eq!(idle, Progress::Idle);
         for ack_id in 1..=inputs {
             submit(&publisher, publish("x", ack_id as u64)).await;

@@ -112,6 +112,16 @@ impl Upkeep {
         }
     }
 
+    /// Whether the log is as short as it is made, as far as is known, and no trim is under way.
+    pub(super) fn is_at_rest(&self, hub: &Hub) -> bool {
+        let is_trimmed = !self.trims.lock().is_under_way;
+        let has_no_round = match &self.kind {
+            Kind::Checkpoints(checkpointer) => !checkpointer.lock().is_in_round(),
+            Kind::Read(_) => true,
+        };
+        is_trimmed && has_no_round && self.poll_timeout(hub).is_none()
+    }
+
     fn trim(self: &Arc<Self>, before: Offset) {
         let mut trims = self.trims.lock();
         if trims.last.is_some_and(|last| before <= last) {

@@ -4,13 +4,13 @@ use std::borrow::Cow;
 use std::fmt;
 
 use axum::Json;
-use axum::http::header::{ALLOW, HeaderName, WWW_AUTHENTICATE};
+use axum::http::header::{ALLOW, HeaderName, RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use super::repetition;
-use crate::engine::{CommandError, HubUnavailable};
+use crate::engine::{CommandError, HubUnavailable, TOO_MANY_HUBS_RETRY_SECONDS};
 
 /// A refusal. Its body is the API's `ErrorDetail`, and its code also stands in a header, for answers without a body.
 #[derive(Debug)]
@@ -110,7 +110,13 @@ impl RestError {
 impl From<HubUnavailable> for RestError {
     fn from(error: HubUnavailable) -> Self {
         tracing::debug!(%error, "a hub is not available");
-        Self::unavailable()
+        match error {
+            HubUnavailable::TooMany(_) => {
+                let seconds = HeaderValue::from(TOO_MANY_HUBS_RETRY_SECONDS);
+                Self { header: Some(Box::new((RETRY_AFTER, seconds))), ..Self::unavailable() }
+            }
+            _ => Self::unavailable(),
+        }
     }
 }
 

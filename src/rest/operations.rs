@@ -166,7 +166,7 @@ async fn carry_out(
 ) -> Result<Result<Done, CommandError>, RestError> {
     let hub = &request.call.hub;
     let key = repetition::key(request, &rest.config.hub(hub.as_str()), body)?;
-    Ok(rest.engine.hub(hub).await?.ask(action, key).await)
+    Ok(rest.engine.commanded_hub(hub).await?.ask(action, key).await)
 }
 
 fn answer(

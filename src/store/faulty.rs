@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use futures_util::future::{BoxFuture, FutureExt, ready};
-use oncewire_protocol::log::{Body, Certainty, LogEpoch, Offset, Record};
+use oncewire_protocol::log::{Body, Certainty, LogEpoch, Offset, Record, Time};
 use oncewire_protocol::wire::HubName;
 use parking_lot::Mutex;
 
@@ -64,6 +64,14 @@ impl Store for FaultyStore {
         let opening = self.inner.open(hub);
         let plan = Arc::clone(&self.plan);
         async move { Ok(Arc::new(FaultyLog { inner: opening.await?, plan }) as Arc<dyn Log>) }.boxed()
+    }
+
+    fn close_hub(&self, hub: &HubName, empty_since: Time) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.inner.close_hub(hub, empty_since)
+    }
+
+    fn remove(&self, hub: &HubName) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.inner.remove(hub)
     }
 
     fn hubs(&self) -> BoxFuture<'_, Result<Vec<HubName>, StoreError>> {
@@ -139,6 +147,18 @@ impl Log for FaultyLog {
 
     fn epoch(&self) -> LogEpoch {
         self.inner.epoch()
+    }
+
+    fn is_copy(&self) -> bool {
+        self.inner.is_copy()
+    }
+
+    fn begin_epoch(&self) -> BoxFuture<'static, Result<(), StoreError>> {
+        self.inner.begin_epoch()
+    }
+
+    fn empty_since(&self) -> Option<Time> {
+        self.inner.empty_since()
     }
 }
 

@@ -31,6 +31,11 @@ impl Store for MemoryStore {
         let log = Arc::clone(self.logs.lock().entry(hub.clone()).or_default());
         ready(Ok(log as Arc<dyn Log>)).boxed()
     }
+
+    fn remove(&self, hub: &HubName) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.logs.lock().remove(hub);
+        ready(Ok(())).boxed()
+    }
 }
 
 struct MemoryLog {

@@ -10,7 +10,10 @@ mod embedded;
 mod faulty;
 mod memory;
 
-pub use embedded::{EmbeddedStore, Found, HubReport, OfflineStore, SegmentReport, new_epoch};
+pub use embedded::{
+    CONTROL_SOCKET, EmbeddedStore, Found, HubCopied, HubReport, OfflineStore, SegmentReport, new_epoch,
+    remove_hub,
+};
 #[cfg(feature = "fault-injection")]
 pub use faulty::{FaultPlan, FaultPlanError, FaultyStore};
 pub use memory::MemoryStore;
@@ -20,13 +23,26 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, FutureExt, ready};
 use futures_util::stream::BoxStream;
-use oncewire_protocol::log::{Certainty, LogEpoch, Offset, Record};
+use oncewire_protocol::log::{Certainty, LogEpoch, Offset, Record, Time};
 use oncewire_protocol::wire::HubName;
 
 /// Where the logs of all hubs are.
 pub trait Store: Send + Sync + 'static {
     /// Opens a hub's log, made anew if there is none. Asked again for the same hub, it gives the same log.
     fn open(&self, hub: &HubName) -> BoxFuture<'_, Result<Arc<dyn Log>, StoreError>>;
+
+    /// Closes a hub's log in good order, of which no use is made any more: it takes no thread and no descriptor then, and
+    /// opening it again reads it again. What was appended before is settled first; what comes later is refused.
+    /// `empty_since` tells since when the hub has had no session and no use, for [`Log::empty_since`]. A log that
+    /// goes with the process stays as it is.
+    fn close_hub(&self, hub: &HubName, empty_since: Time) -> BoxFuture<'_, Result<(), StoreError>> {
+        let _ = (hub, empty_since);
+        ready(Ok(())).boxed()
+    }
+
+    /// Removes a hub's log and checkpoints, of which no use is made any more. One that is not there is no error. After a
+    /// failure or a crash the hub is there as it was or gone, and never comes back by itself once this has returned `Ok`.
+    fn remove(&self, hub: &HubName) -> BoxFuture<'_, Result<(), StoreError>>;
 
     /// The hubs whose logs were kept from an earlier start.
     fn hubs(&self) -> BoxFuture<'_, Result<Vec<HubName>, StoreError>> {
@@ -83,6 +99,24 @@ pub trait Log: Send + Sync + 'static {
 
     /// The log's epoch: another one whenever history may have been lost (R12).
     fn epoch(&self) -> LogEpoch;
+
+    /// Whether the log was copied from another one, which may have gone on since: before anything else its sessions have to
+    /// be ended, and then [`Log::begin_epoch`] called.
+    fn is_copy(&self) -> bool {
+        false
+    }
+
+    /// Begins another epoch, and lets the log be a copy no more, both or neither. To be called before the epoch has been
+    /// told to anybody.
+    fn begin_epoch(&self) -> BoxFuture<'static, Result<(), StoreError>> {
+        ready(Ok(())).boxed()
+    }
+
+    /// Since when the hub has had no session and no use, as [`Store::close_hub`] was told; none if anything was appended
+    /// since.
+    fn empty_since(&self) -> Option<Time> {
+        None
+    }
 }
 
 /// Records from a log, in portions of at least one.
@@ -185,6 +219,31 @@ pub enum StoreErrorCause {
         /// The version that this build reads.
         known: u64,
     },
+    /// There is no hub of this name.
+    #[error("there is no hub {hub} in {directory}")]
+    NoSuchHub {
+        /// The name.
+        hub: String,
+        /// The data directory.
+        directory: String,
+    },
+    /// A copy that was not finished.
+    #[error("{0} is a copy that was not finished: it can't be used. Remove it, and make it again")]
+    UnfinishedCopy(String),
+    /// A place that no copy can be made in.
+    #[error("no copy can be made in {place}: {what}")]
+    BadTarget {
+        /// The place.
+        place: String,
+        /// Why not.
+        what: String,
+    },
+    /// Another copy is being made.
+    #[error("another copy is being made")]
+    CopyUnderWay,
+    /// Whoever asked for a copy has gone, or the gateway stops.
+    #[error("the copy was given up")]
+    CopyGivenUp,
     /// Another process uses the data directory.
     #[error("{0} is in use by another process")]
     Locked(String),

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod event_handlers;
+mod log;
 mod tls;
 
 use std::io::{BufRead, BufReader, Read, Write};

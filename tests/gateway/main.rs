@@ -21,6 +21,7 @@
 //! | `tls` | the same inside TLS, and TLS handshakes |
 //! | `client` | the protocol's own client through a proxy that cuts |
 //! | `floods` | too much of everything, with the memory of the process held to a bound |
+//! | `hubs` | what brings a hub into being and what does not, and how many there may be |
 //! | `rest` | the data-plane REST API, with clients connected |
 //! | `process` | the binary: logs, descriptors, signals |
 
@@ -46,6 +47,7 @@ mod faults;
 mod floods;
 mod full_disk;
 mod handshake;
+mod hubs;
 mod limits;
 mod ordering;
 mod origins;

@@ -76,7 +76,9 @@ impl Hub {
         let publisher = self.session_of(record);
         let session = publisher.filter(|key| !self.is_covered(*key, offset));
         match &record.body {
-            Body::Booted { takes_disconnected } => self.apply_booted(offset, record, *takes_disconnected),
+            Body::Booted { takes_disconnected, ends_all } => {
+                self.apply_booted(offset, record, *takes_disconnected, *ends_all);
+            }
             Body::Opened(opened) => self.apply_opened(offset, record, opened),
             Body::Acked { marks } => self.apply_acked(offset, marks),
             Body::Joined { groups, .. } => {
@@ -145,8 +147,8 @@ impl Hub {
 
     /// A boot ends the sessions of earlier boots that are not reliable and detaches the others: their retention starts
     /// anew at the time that the log has come to, which is later than the record's own where the clock that stamped it
-    /// was behind the log.
-    fn apply_booted(&mut self, offset: Offset, record: &Record, takes_disconnected: bool) {
+    /// was behind the log. One from a copy ends all.
+    fn apply_booted(&mut self, offset: Offset, record: &Record, takes_disconnected: bool, ends_all: bool) {
         let time = self.time();
         self.repeats.forget_all_but(record.key.boot.boot);
         let keys: Vec<SessionKey> = self.sessions.keys().collect();
@@ -154,7 +156,7 @@ impl Hub {
             if self.is_covered(key, offset) {
                 continue;
             }
-            if self.sessions[key].subprotocol.is_reliable() {
+            if self.sessions[key].subprotocol.is_reliable() && !ends_all {
                 let mut outbox = self.sessions[key].outbox.lock();
                 outbox.let_go_of_socket();
                 outbox.restored();

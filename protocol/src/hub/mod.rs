@@ -196,8 +196,14 @@ impl Hub {
             key: Proposer::booted_key(boot),
             time: now,
             sequence_ack: None,
-            body: crate::log::Body::Booted { takes_disconnected },
+            body: crate::log::Body::Booted { takes_disconnected, ends_all: false },
         }
+    }
+
+    /// The same for a log that is a copy: all sessions end.
+    pub fn booted_from_copy(boot: BootId, now: Time, takes_disconnected: bool) -> Record {
+        let body = crate::log::Body::Booted { takes_disconnected, ends_all: true };
+        Record { body, ..Self::booted(boot, now, takes_disconnected) }
     }
 
     /// Takes one input. From this boot's `Booted` record on `now` is the hub's time, which never goes backwards and is
@@ -275,6 +281,11 @@ impl Hub {
     /// Sessions, detached ones included.
     pub fn sessions(&self) -> usize {
         self.sessions.len()
+    }
+
+    /// Whether it takes sockets, and nobody is there and nothing is under way: it may be closed, and goes on from its log.
+    pub fn is_idle(&self) -> bool {
+        self.is_live && self.sessions.is_empty() && self.untold() == 0 && self.proposals.is_empty()
     }
 
     /// Sessions with a socket. Looks at each of them.

@@ -91,7 +91,9 @@ impl RecordV1 {
         let of_body = match &self.body {
             Some(BodyV1::Acked(_)) => 4,
             Some(
-                BodyV1::Handled(_) | BodyV1::Told(_) | BodyV1::Booted(BootedV1 { takes_disconnected: true }),
+                BodyV1::Handled(_)
+                | BodyV1::Told(_)
+                | BodyV1::Booted(BootedV1 { takes_disconnected: true, .. } | BootedV1 { ends_all: true, .. }),
             ) => 3,
             Some(BodyV1::Opened(opened)) if opened.is_of_3() => 3,
             Some(BodyV1::Ended(EndedV1 { disconnected, reason, .. }))
@@ -173,6 +175,9 @@ struct BootedV1 {
     /// From version 3 on.
     #[prost(bool, tag = "1")]
     takes_disconnected: bool,
+    /// From version 3 on.
+    #[prost(bool, tag = "2")]
+    ends_all: bool,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -369,8 +374,8 @@ impl From<&Body> for BodyV1 {
             group: group.to_string(),
         };
         match body {
-            Body::Booted { takes_disconnected } => {
-                Self::Booted(BootedV1 { takes_disconnected: *takes_disconnected })
+            Body::Booted { takes_disconnected, ends_all } => {
+                Self::Booted(BootedV1 { takes_disconnected: *takes_disconnected, ends_all: *ends_all })
             }
             Body::Opened(opened) => Self::Opened(OpenedV1 {
                 connection_id: opened.connection_id.to_string(),
@@ -464,7 +469,9 @@ impl TryFrom<BodyV1> for Body {
 
     fn try_from(stored: BodyV1) -> Result<Self, RecordError> {
         Ok(match stored {
-            BodyV1::Booted(BootedV1 { takes_disconnected }) => Self::Booted { takes_disconnected },
+            BodyV1::Booted(BootedV1 { takes_disconnected, ends_all }) => {
+                Self::Booted { takes_disconnected, ends_all }
+            }
             BodyV1::Opened(opened) => Self::Opened(Opened {
                 connection_id: ConnectionId::new(&opened.connection_id),
                 user_id: opened.user_id.as_deref().map(UserId::new),

@@ -327,7 +327,8 @@ fn refusal() -> impl Strategy<Value = Refusal> {
 
 fn body() -> impl Strategy<Value = Body> {
     prop_oneof![
-        any::<bool>().prop_map(|takes_disconnected| Body::Booted { takes_disconnected }),
+        any::<(bool, bool)>()
+            .prop_map(|(takes_disconnected, ends_all)| Body::Booted { takes_disconnected, ends_all }),
         opened().prop_map(Body::Opened),
         (connection_id(), groups())
             .prop_map(|(connection_id, groups)| Body::Joined { connection_id, groups }),

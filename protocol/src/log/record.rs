@@ -57,6 +57,8 @@ pub enum Body {
     Booted {
         /// Whether the application is to be told of each that ends.
         takes_disconnected: bool,
+        /// Whether all sessions end: the log is a copy, and they may have gone on elsewhere (R12).
+        ends_all: bool,
     },
     /// A session begins.
     Opened(Opened),

@@ -154,6 +154,11 @@ impl Queue {
         self.state.lock().check_not_failed()
     }
 
+    /// Whether it takes nothing more.
+    pub(super) fn is_closing(&self) -> bool {
+        self.state.lock().is_closing
+    }
+
     /// Takes nothing more; the committer ends when it has done what waits.
     pub(super) fn close(&self) {
         self.state.lock().is_closing = true;

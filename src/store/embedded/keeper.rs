@@ -17,12 +17,15 @@ use crate::store::{CheckpointChange, StoreError, StoreErrorCause};
 /// Orders that may wait for the keeper.
 pub(super) const KEEPER_ORDERS_MAX: usize = 1024;
 
-type Reply = oneshot::Sender<Result<(), StoreError>>;
+/// Where an order is answered.
+pub(super) type Reply = oneshot::Sender<Result<(), StoreError>>;
 
 /// What the keeper does.
 pub(super) enum Order {
     Change(Vec<CheckpointChange>, Reply),
     Trim(Offset, Reply),
+    /// Begins another epoch.
+    BeginEpoch(Reply),
     /// Removes what the last trim could not.
     TrimAgain,
     Stop,
@@ -83,6 +86,7 @@ pub(super) fn run(
             Some(Order::Stop) | None => return,
             Some(Order::Change(changes, reply)) => drop(reply.send(keeper.change(&changes))),
             Some(Order::Trim(before, reply)) => drop(reply.send(segments.trim(before))),
+            Some(Order::BeginEpoch(reply)) => drop(reply.send(keeper.begin_epoch())),
             Some(Order::TrimAgain) => {
                 if let Err(error) = segments.trim(queue.trimmed_to()) {
                     tracing::warn!(%error, "trimmed segments of the log could not be removed");
@@ -100,6 +104,10 @@ struct Keeper<'a> {
 impl Keeper<'_> {
     fn change(&self, changes: &[CheckpointChange]) -> Result<(), StoreError> {
         self.settled(self.queue.check_not_failed().and_then(|()| self.meta.change(changes)))
+    }
+
+    fn begin_epoch(&self) -> Result<(), StoreError> {
+        self.settled(self.queue.check_not_failed().and_then(|()| self.meta.begin_epoch()))
     }
 
     fn shrink(&self) {

@@ -2,12 +2,13 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt, ready};
 use futures_util::stream::{self, StreamExt};
-use oncewire_protocol::log::{Certainty, LogEpoch, Offset, Record};
+use oncewire_protocol::log::{Certainty, LogEpoch, Offset, Record, Time};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
@@ -15,10 +16,10 @@ use super::committer::{Committer, Queue, SegmentLimits};
 use super::directory::{DataDirectory, segment_bases};
 use super::disk::Disk;
 use super::keeper::{self, Order, Orders};
-use super::meta::Meta;
+use super::meta::{META_FILE, Meta};
 use super::segment;
 use super::segments::Segments;
-use super::table::{definite, io_cause};
+use super::table::{damaged, definite, io_cause};
 use super::tail::EmbeddedTail;
 use crate::store::{
     Bounds, Checkpoint, CheckpointChange, Checkpoints, Log, StoreError, StoreErrorCause, Tail,
@@ -55,6 +56,8 @@ pub(super) struct EmbeddedLog {
     meta: Arc<Meta>,
     orders: Orders,
     syncs: bool,
+    is_copy: Arc<AtomicBool>,
+    empty_since: Option<Time>,
     threads: Mutex<Option<Threads>>,
     /// Nobody else may use the directory before the threads have ended.
     _directory: Arc<DataDirectory>,
@@ -75,6 +78,13 @@ impl EmbeddedLog {
     ) -> Result<Self, StoreError> {
         directory.remove_unfinished(path)?;
         let LogOptions { syncs, limits, keeper_rest, boot_id } = options;
+        if !path.join(META_FILE).exists() && !segment_bases(path)?.is_empty() {
+            // A new one would begin another epoch over records of this one.
+            return Err(definite(damaged(
+                &path.join(META_FILE),
+                "the file is missing, and there are segments",
+            )));
+        }
         let mut meta = Meta::open(Arc::clone(&disk), path)?;
         let unsynced_boot = meta.read(|contents| contents.unsynced_boot())?;
         let is_lost = unsynced_boot.is_some() && unsynced_boot != boot_id;
@@ -115,6 +125,9 @@ impl EmbeddedLog {
         keeper_rest: Duration,
     ) -> Result<Self, StoreError> {
         let (queue, segments, meta) = (Arc::new(queue), Arc::new(segments), Arc::new(meta));
+        let is_copy = Arc::new(AtomicBool::new(meta.read(|contents| contents.is_copy())?));
+        let end = queue.live(|live| live.end());
+        let empty_since = meta.read(|contents| contents.empty_since(end))?;
         let (orders, receiver) = Orders::channel();
         let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
             let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(work);
@@ -134,11 +147,31 @@ impl EmbeddedLog {
         let committer = Committer::new(Arc::clone(&queue), Arc::clone(&segments), rolled);
         let committer = spawn("log-committer", Box::new(|| committer.run()))?;
         let threads = Mutex::new(Some(Threads { committer, keeper }));
-        Ok(Self { queue, segments, meta, orders, syncs, threads, _directory: directory })
+        let log = Self {
+            queue,
+            segments,
+            meta,
+            orders,
+            syncs,
+            is_copy,
+            empty_since,
+            threads,
+            _directory: directory,
+        };
+        Ok(log)
     }
 
     /// Finishes what waits and closes the files. Blocks.
     pub(super) fn close(&self) -> Result<(), StoreError> {
+        self.close_with(None)
+    }
+
+    /// The same for a hub without sessions; it is kept since when.
+    pub(super) fn close_empty(&self, since: Time) -> Result<(), StoreError> {
+        self.close_with(Some(since))
+    }
+
+    fn close_with(&self, empty_since: Option<Time>) -> Result<(), StoreError> {
         let mut threads = self.threads.lock();
         let Some(Threads { committer, keeper }) = threads.take() else { return Ok(()) };
         self.queue.close();
@@ -152,8 +185,43 @@ impl EmbeddedLog {
             self.segments.sync_all()?;
             self.meta.set_unsynced_boot(None)?;
         }
+        if let Some(since) = empty_since
+            && let Err(error) = self.meta.set_empty(since, self.end())
+        {
+            // The hub is kept for longer then.
+            tracing::warn!(%error, "since when a hub has been empty could not be written");
+        }
         self.meta.close();
         Ok(())
+    }
+
+    /// The offset after the last record that is durable.
+    pub(super) fn end(&self) -> Offset {
+        self.queue.live(|live| live.end())
+    }
+
+    /// What a copy is made of.
+    pub(super) fn parts(&self) -> (&Meta, &Segments) {
+        (&self.meta, &self.segments)
+    }
+
+    /// Removes what could not be removed while it was being copied.
+    pub(super) fn trim_again(&self) {
+        self.orders.trim_again();
+    }
+
+    /// Waits for the keeper's answer. One that never comes to an order which was given while the log was being closed was
+    /// not carried out.
+    fn kept(&self, order: impl FnOnce(keeper::Reply) -> Order) -> BoxFuture<'static, Result<(), StoreError>> {
+        let (asked, queue) = (self.orders.give(order), Arc::clone(&self.queue));
+        async move {
+            match asked?.await {
+                Ok(outcome) => outcome,
+                Err(_) if queue.is_closing() => Err(definite(StoreErrorCause::Closed)),
+                Err(_) => Err(thread_has_ended()),
+            }
+        }
+        .boxed()
     }
 
     fn blocking<T: Send + 'static>(
@@ -175,6 +243,14 @@ impl Drop for EmbeddedLog {
             tracing::warn!(%error, "a log was not closed in good order");
         }
     }
+}
+
+/// Makes a log a copy, as which its next start takes it.
+pub(super) fn make_copy(disk: Arc<dyn Disk>, path: &Path) -> Result<(), StoreError> {
+    let meta = Meta::open(disk, path)?;
+    meta.set_copy()?;
+    meta.close();
+    Ok(())
 }
 
 /// Removes a hub's log and checkpoints and begins another epoch, whatever state they are in. Interrupted anywhere, it leaves
@@ -204,14 +280,13 @@ fn answered<T: Send + 'static>(
 ) -> BoxFuture<'static, Result<T, StoreError>> {
     match asked {
         Err(error) => ready(Err(error)).boxed(),
-        Ok(outcome) => async move {
-            outcome.await.unwrap_or_else(|_| {
-                let cause = StoreErrorCause::Fatal("a thread of the log has ended".to_owned());
-                Err(StoreError { certainty: Certainty::Indefinite, cause })
-            })
-        }
-        .boxed(),
+        Ok(outcome) => async move { outcome.await.unwrap_or_else(|_| Err(thread_has_ended())) }.boxed(),
     }
+}
+
+fn thread_has_ended() -> StoreError {
+    let cause = StoreErrorCause::Fatal("a thread of the log has ended".to_owned());
+    StoreError { certainty: Certainty::Indefinite, cause }
 }
 
 impl Log for EmbeddedLog {
@@ -236,11 +311,11 @@ impl Log for EmbeddedLog {
         if !self.segments.has_before(before) {
             return ready(Ok(())).boxed();
         }
-        answered(self.orders.give(|reply| Order::Trim(before, reply)))
+        self.kept(|reply| Order::Trim(before, reply))
     }
 
     fn checkpoint(&self, changes: Vec<CheckpointChange>) -> BoxFuture<'static, Result<(), StoreError>> {
-        answered(self.orders.give(|reply| Order::Change(changes, reply)))
+        self.kept(|reply| Order::Change(changes, reply))
     }
 
     fn load(&self, key: &str) -> BoxFuture<'static, Result<Option<Checkpoint>, StoreError>> {
@@ -303,5 +378,23 @@ impl Log for EmbeddedLog {
 
     fn epoch(&self) -> LogEpoch {
         self.meta.epoch()
+    }
+
+    fn is_copy(&self) -> bool {
+        self.is_copy.load(Ordering::Acquire)
+    }
+
+    fn begin_epoch(&self) -> BoxFuture<'static, Result<(), StoreError>> {
+        let (begun, is_copy) = (self.kept(Order::BeginEpoch), Arc::clone(&self.is_copy));
+        async move {
+            begun.await?;
+            is_copy.store(false, Ordering::Release);
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn empty_since(&self) -> Option<Time> {
+        self.empty_since
     }
 }

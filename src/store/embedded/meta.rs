@@ -4,11 +4,12 @@
 //! It is always synced, whatever the hub's durability. Room that deleted checkpoints had is used again; a file that
 //! has become much larger than its content is written anew, and at rest one that is somewhat larger.
 
+use std::cell::Cell;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use oncewire_protocol::log::{Certainty, LogEpoch};
+use oncewire_protocol::log::{Certainty, LogEpoch, Offset, Time};
 use parking_lot::{Mutex, RwLock};
 use redb::{Database, ReadableDatabase as _, ReadableTable as _, Table, WriteTransaction};
 
@@ -45,6 +46,10 @@ const TOO_LARGE_AT_REST: TooLarge = TooLarge { file_bytes_min: 4 * 1024 * 1024, 
 const EPOCH_KEY: &str = "epoch";
 /// The kernel's boot id under which the log may hold what no sync has reached; absent when there is no such thing.
 const UNSYNCED_BOOT_KEY: &str = "unsynced-boot";
+/// There while the log is a copy that has not begun its own epoch; empty.
+const COPY_KEY: &str = "copy";
+/// Since when the hub has had no session and no use, in ms, and where the log ended then; both u64 LE.
+const EMPTY_KEY: &str = "empty";
 /// How many changes of checkpoints there have been, u64 LE: tells whether one whose commit failed is in.
 const CHANGES_KEY: &str = "changes";
 
@@ -54,7 +59,7 @@ type StateTable<'a> = Table<'a, &'static str, &'static [u8]>;
 pub(super) struct Meta {
     disk: Arc<dyn Disk>,
     path: PathBuf,
-    epoch: LogEpoch,
+    epoch: Mutex<LogEpoch>,
     /// None after a failure, until it can be opened again.
     file: RwLock<Option<RedbFile>>,
     sizes: Mutex<Sizes>,
@@ -100,17 +105,52 @@ impl Meta {
     }
 
     fn with(disk: Arc<dyn Disk>, path: PathBuf, file: Option<RedbFile>) -> Result<Self, StoreError> {
-        let mut meta =
-            Self { disk, path, epoch: LogEpoch(0), file: RwLock::new(file), sizes: Mutex::default() };
+        let epoch = Mutex::new(LogEpoch(0));
+        let meta = Self { disk, path, epoch, file: RwLock::new(file), sizes: Mutex::default() };
         let (epoch, sizes) = meta.read(|contents| Ok((contents.epoch()?, contents.sizes()?)))?;
-        meta.epoch = epoch;
-        meta.sizes = Mutex::new(sizes);
+        *meta.epoch.lock() = epoch;
+        *meta.sizes.lock() = sizes;
         Ok(meta)
     }
 
     /// The log's epoch.
     pub(super) fn epoch(&self) -> LogEpoch {
-        self.epoch
+        *self.epoch.lock()
+    }
+
+    /// Begins another epoch, in which the log is a copy no more.
+    pub(super) fn begin_epoch(&self) -> Result<(), StoreError> {
+        let epoch: u128 = rand::random();
+        self.commit(|transaction| {
+            let mut state = transaction.open_table(STATE)?;
+            state.insert(EPOCH_KEY, &epoch.to_le_bytes()[..])?;
+            state.remove(COPY_KEY)?;
+            Ok(0)
+        })?;
+        *self.epoch.lock() = LogEpoch(epoch);
+        Ok(())
+    }
+
+    /// Says that the log is a copy.
+    pub(super) fn set_copy(&self) -> Result<(), StoreError> {
+        self.commit(|transaction| {
+            transaction.open_table(STATE)?.insert(COPY_KEY, &[][..])?;
+            Ok(0)
+        })
+    }
+
+    /// Says since when the hub has had no session and no use, and where the log ends.
+    pub(super) fn set_empty(&self, since: Time, end: Offset) -> Result<(), StoreError> {
+        self.commit(|transaction| {
+            let value = [since.0.to_le_bytes(), end.0.to_le_bytes()].concat();
+            transaction.open_table(STATE)?.insert(EMPTY_KEY, value.as_slice())?;
+            Ok(0)
+        })
+    }
+
+    /// Makes a file with all that is in it at one moment, as that of a copy.
+    pub(super) fn copy(&self, disk: &dyn Disk, directory: &Path) -> Result<(), StoreError> {
+        self.read(|contents| contents.copy(disk, directory))
     }
 
     /// Reads it, also while it cannot be written.
@@ -307,6 +347,46 @@ impl<'a> MetaContents<'a> {
     pub(super) fn unsynced_boot(&self) -> Result<Option<String>, StoreError> {
         let stored = self.state(UNSYNCED_BOOT_KEY)?;
         Ok(stored.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
+    }
+
+    /// Whether the log is a copy that has not begun its own epoch.
+    pub(super) fn is_copy(&self) -> Result<bool, StoreError> {
+        Ok(self.state(COPY_KEY)?.is_some())
+    }
+
+    /// Since when the hub has had no session and no use, if the log still ends there.
+    pub(super) fn empty_since(&self, end: Offset) -> Result<Option<Time>, StoreError> {
+        let Some(stored) = self.state(EMPTY_KEY)? else { return Ok(None) };
+        let Some((since, ended)) = stored.split_first_chunk() else { return Ok(None) };
+        Ok((ended == end.0.to_le_bytes()).then_some(Time(u64::from_le_bytes(*since))))
+    }
+
+    /// Makes a file with all that is in it at one moment, as that of a copy. What it says of syncs does not hold there.
+    pub(super) fn copy(&self, disk: &dyn Disk, directory: &Path) -> Result<(), StoreError> {
+        let wrong = Cell::new(None);
+        let reading = self.database.begin_read().map_err(|error| self.failed(error.into()))?;
+        let copied = RedbFile::create_compact(disk, &directory.join(META_FILE), OPTIONS, |transaction| {
+            let mut state = transaction.open_table(STATE)?;
+            state.insert(COPY_KEY, &[][..])?;
+            let kept = reading.open_table(STATE)?;
+            for key in [EPOCH_KEY, CHANGES_KEY] {
+                if let Some(value) = kept.get(key)? {
+                    state.insert(key, value.value())?;
+                }
+            }
+            let mut checkpoints = transaction.open_table(CHECKPOINTS)?;
+            for entry in reading.open_table(CHECKPOINTS)?.iter()? {
+                let (key, stored) = entry?;
+                if let Err(error) = self.decode(key.value(), stored.value()) {
+                    wrong.set(Some(error));
+                    break;
+                }
+                checkpoints.insert(key.value(), stored.value())?;
+            }
+            Ok(())
+        });
+        wrong.take().map_or(Ok(()), Err)?;
+        copied.map(drop)
     }
 
     pub(super) fn has_checkpoints(&self) -> Result<bool, StoreError> {

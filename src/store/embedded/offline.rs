@@ -8,31 +8,51 @@ use std::sync::Arc;
 use oncewire_protocol::log::{LogEpoch, Offset, Record};
 use oncewire_protocol::wire::HubName;
 
+use super::copying::{HubCopied, copy_closed};
 use super::directory::{DataDirectory, segment_bases};
 use super::disk::{Disk, SystemDisk};
-use super::log::abandon;
+use super::log::{abandon, make_copy};
 use super::meta::{META_FILE, MetaContents};
 use super::segment::{self, SealedSegment};
 use super::table::{damaged, open_overlay};
-use super::{CHECK_CACHE_BYTES, group};
+use super::{CHECK_CACHE_BYTES, group, kernel_boot_id};
 use crate::store::{Checkpoint, StoreError, StoreErrorCause};
 
-/// Gives every hub of a data directory a new epoch and an empty log: sessions from before are refused (R12). To be done
-/// after a backup has been restored. Returns the hubs.
+/// Gives hubs of a data directory a new epoch: sessions from before are refused (R12). To be done after a backup has been
+/// restored that is no copy of this store's own making. Their logs are empty then, unless `keep` says that what belongs to
+/// the hub stays: the next start begins the epoch then, and ends the sessions. `only` names one hub; otherwise it is done to
+/// all. Returns the hubs.
 ///
 /// # Errors
-/// The directory is in use, of an unknown version, or cannot be written to. Hubs may have been done by then; doing it
-/// again is right.
-pub fn new_epoch(path: &Path) -> Result<Vec<HubName>, StoreError> {
+/// The directory is in use, of an unknown version, or cannot be written to; or there is no such hub. Hubs may have been
+/// done by then; doing it again is right.
+pub fn new_epoch(path: &Path, only: Option<&HubName>, keep: bool) -> Result<Vec<HubName>, StoreError> {
     let disk: Arc<dyn Disk> = Arc::new(SystemDisk);
-    // A directory that is made by mistake has no hubs, and whose sessions were to be refused keep theirs.
-    drop(DataDirectory::open_read_only(path, Arc::clone(&disk))?);
-    let directory = DataDirectory::open(path, Arc::clone(&disk))?;
-    let hubs = directory.hubs()?;
+    let directory = open_to_change(path, &disk)?;
+    let hubs = directory.hubs_meant(only)?;
+    let renew = if keep { make_copy } else { abandon };
     for hub in &hubs {
-        abandon(Arc::clone(&disk), &directory.hub_path(hub))?;
+        renew(Arc::clone(&disk), &directory.hub_path(hub))?;
     }
     Ok(hubs)
+}
+
+/// Removes a hub of a data directory, whatever state it is in: its sessions, its messages, and all that it remembers.
+///
+/// # Errors
+/// The directory is in use, of an unknown version, or cannot be written to; or there is no such hub.
+pub fn remove_hub(path: &Path, hub: &HubName) -> Result<(), StoreError> {
+    let directory = open_to_change(path, &(Arc::new(SystemDisk) as Arc<dyn Disk>))?;
+    directory.hubs_meant(Some(hub))?;
+    directory.remove_hub(hub)
+}
+
+/// Takes a directory that is there: one that was made by mistake has no hubs, and those that were meant stay as they are.
+fn open_to_change(path: &Path, disk: &Arc<dyn Disk>) -> Result<DataDirectory, StoreError> {
+    drop(DataDirectory::open_read_only(path, Arc::clone(disk))?);
+    let directory = DataDirectory::open(path, Arc::clone(disk))?;
+    directory.warn_of_strays()?;
+    Ok(directory)
 }
 
 /// A data directory that is only read, locked meanwhile so that nobody writes in it.
@@ -49,6 +69,8 @@ pub struct HubReport {
     pub epoch: Option<LogEpoch>,
     /// Whether the log may hold what no sync has reached.
     pub is_unsynced: bool,
+    /// Whether it is a copy, whose first start begins another epoch.
+    pub is_copy: bool,
     /// Its segments, in order, those that can be read.
     pub segments: Vec<SegmentReport>,
     /// How many checkpoints it has.
@@ -97,15 +119,24 @@ impl OfflineStore {
     pub fn open(path: &Path) -> Result<Self, StoreError> {
         let disk: Arc<dyn Disk> = Arc::new(SystemDisk);
         let directory = DataDirectory::open_read_only(path, Arc::clone(&disk))?;
+        directory.warn_of_strays()?;
         Ok(Self { directory, disk })
     }
 
-    /// The hubs in it.
+    /// The hubs in it: all, or the one that is named.
     ///
     /// # Errors
-    /// It cannot be read.
-    pub fn hubs(&self) -> Result<Vec<HubName>, StoreError> {
-        self.directory.hubs()
+    /// It cannot be read, or there is no such hub.
+    pub fn hubs(&self, only: Option<&HubName>) -> Result<Vec<HubName>, StoreError> {
+        self.directory.hubs_meant(only)
+    }
+
+    /// Makes a copy in a directory that is empty or not there. `told` is told what has become of each hub.
+    ///
+    /// # Errors
+    /// Something can't be read or written, or it is no place for a copy. What was made is removed again.
+    pub fn copy(&self, to: &Path, told: impl FnMut(&HubName, HubCopied)) -> Result<(), StoreError> {
+        copy_closed(&self.disk, &self.directory, to, kernel_boot_id().as_deref(), told)
     }
 
     /// How many bytes a hub's files have.
@@ -125,6 +156,7 @@ impl OfflineStore {
         let mut report = HubReport {
             epoch: None,
             is_unsynced: false,
+            is_copy: false,
             segments: Vec::new(),
             checkpoints: 0,
             checkpoint_bytes: 0,
@@ -176,6 +208,7 @@ impl OfflineStore {
         let contents = MetaContents::new(&path, &database);
         report.epoch = Some(contents.epoch()?);
         report.is_unsynced = contents.unsynced_boot()?.is_some();
+        report.is_copy = contents.is_copy()?;
         contents.scan_checkpoints("", |key, stored| {
             report.checkpoints += 1;
             report.checkpoint_bytes += (key.len() + stored.len()) as u64;

@@ -1,5 +1,6 @@
 //! One file of a hub's log: the groups from its first offset on.
 
+use std::cell::Cell;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
@@ -33,6 +34,12 @@ pub(super) fn base_of(name: &str) -> Option<Offset> {
     let digits = name.strip_suffix(SUFFIX)?;
     let is_number = digits.len() == NAME_DIGITS && digits.bytes().all(|byte| byte.is_ascii_digit());
     if is_number { digits.parse().ok().map(Offset) } else { None }
+}
+
+/// Whether a name that is no segment's may have been one.
+pub(super) fn is_nearly_named(name: &str) -> bool {
+    let digits = name.strip_suffix(SUFFIX).unwrap_or_default();
+    base_of(name).is_none() && !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// How the segment that is written is kept open.
@@ -126,6 +133,39 @@ impl SealedSegment {
     }
 }
 
+/// Groups as they are stored, each with the offset of its first record.
+pub(super) type Groups = Vec<(Offset, Vec<u8>)>;
+
+/// Makes a whole segment of groups. `next` gives them in order, some at a time, until it gives none; where it fails, so does
+/// this.
+pub(super) fn create_whole(
+    disk: &dyn Disk,
+    directory: &Path,
+    base: Offset,
+    next: impl Fn() -> Result<Groups, StoreError>,
+) -> Result<(), StoreError> {
+    let wrong = Cell::new(None);
+    let created = RedbFile::create_compact(disk, &path(directory, base), active(true), |transaction| {
+        let mut table = transaction.open_table(LOG)?;
+        loop {
+            match next() {
+                Ok(groups) if groups.is_empty() => return Ok(()),
+                Ok(groups) => {
+                    for (first, stored) in groups {
+                        table.insert(first.0, stored.as_slice())?;
+                    }
+                }
+                Err(error) => {
+                    wrong.set(Some(error));
+                    return Ok(());
+                }
+            }
+        }
+    });
+    wrong.take().map_or(Ok(()), Err)?;
+    created.map(drop)
+}
+
 /// The groups of a segment.
 pub(super) struct Contents<'a> {
     path: &'a Path,
@@ -177,6 +217,29 @@ impl Contents<'_> {
             Ok(if is_enough { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })?;
         Ok(portion)
+    }
+
+    /// Groups from the one that begins at an offset on and before another, as they are stored, of about so many bytes.
+    pub(super) fn stored_groups(
+        &self,
+        from: Offset,
+        end: Offset,
+        bytes_max: usize,
+    ) -> Result<Groups, StoreError> {
+        let mut groups = Groups::new();
+        let mut bytes = 0;
+        self.groups(from, |first, stored| {
+            if first >= from && first < end {
+                bytes += stored.len();
+                groups.push((first, stored.to_vec()));
+            }
+            Ok(if bytes >= bytes_max || first >= end {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            })
+        })?;
+        Ok(groups)
     }
 
     /// Visits groups in order, from the one that holds an offset on.

@@ -16,7 +16,7 @@ use oncewire_protocol::log::{Certainty, Offset};
 use parking_lot::{Mutex, RwLock};
 
 use super::disk::Disk;
-use super::segment::{self, ActiveSegment, SealedSegment};
+use super::segment::{self, ActiveSegment, Groups, SealedSegment};
 use super::table::{definite, io_cause};
 use crate::store::{Portion, StoreError, StoreErrorCause};
 use crate::telemetry::Episode;
@@ -38,7 +38,18 @@ pub(super) struct Segments {
     /// None after a failure, until the next commit.
     active: RwLock<Option<ActiveSegment>>,
     open_sealed: Mutex<Vec<(Offset, Arc<SealedSegment>)>>,
+    /// While it is not zero, no segment is removed.
+    pins: Mutex<usize>,
     commit_failures: Mutex<Episode>,
+}
+
+/// Keeps all segments that are there from being removed, as long as it lives.
+pub(super) struct Pinned<'a>(&'a Segments);
+
+impl Drop for Pinned<'_> {
+    fn drop(&mut self) {
+        *self.0.pins.lock() -= 1;
+    }
 }
 
 impl Segments {
@@ -56,6 +67,7 @@ impl Segments {
             bases: Mutex::new(bases),
             active: RwLock::new(None),
             open_sealed: Mutex::default(),
+            pins: Mutex::default(),
             commit_failures: Mutex::default(),
         };
         let last = segments.bases.lock().last().copied();
@@ -217,6 +229,27 @@ impl Segments {
         read
     }
 
+    /// Keeps all segments that are there from being removed. What should have been meanwhile, a later trim removes.
+    pub(super) fn pin(&self) -> Pinned<'_> {
+        *self.pins.lock() += 1;
+        Pinned(self)
+    }
+
+    /// Where the segments begin.
+    pub(super) fn bases(&self) -> BTreeSet<Offset> {
+        self.bases.lock().clone()
+    }
+
+    /// Groups of the segment that begins at `base`, from one on and before another, as many as one read returns.
+    pub(super) fn groups(&self, base: Offset, from: Offset, end: Offset) -> Result<Groups, StoreError> {
+        let active = self.active.read();
+        if let Some(active) = active.as_ref().filter(|active| active.base == base) {
+            return active.contents().stored_groups(from, end, READ_BYTES_MAX);
+        }
+        drop(active);
+        self.sealed(base)?.contents().stored_groups(from, end, READ_BYTES_MAX)
+    }
+
     fn base_for(&self, offset: Offset) -> Result<Offset, StoreError> {
         let bases = self.bases.lock();
         match bases.range(..=offset).next_back() {
@@ -249,6 +282,11 @@ impl Segments {
     /// Removes the segments that hold nothing from an offset on.
     pub(super) fn trim(&self, before: Offset) -> Result<(), StoreError> {
         loop {
+            // Held meanwhile: nobody may begin to read what is being removed.
+            let pins = self.pins.lock();
+            if *pins > 0 {
+                return Ok(());
+            }
             let mut bases = self.bases.lock();
             let mut first_two = bases.iter();
             let (Some(&first), Some(&second)) = (first_two.next(), first_two.next()) else { return Ok(()) };

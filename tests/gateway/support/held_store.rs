@@ -90,6 +90,10 @@ impl Store for HeldStore {
         }
         .boxed()
     }
+
+    fn remove(&self, hub: &HubName) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.memory.remove(hub)
+    }
 }
 
 struct HeldLog {

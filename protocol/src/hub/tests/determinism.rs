@@ -158,12 +158,13 @@ fn naive(log: &Log) -> Outcome {
         }
         let name = body.connection_id().map(ToString::to_string).unwrap_or_default();
         match body {
-            Body::Booted { takes_disconnected } => sessions.retain(|name, session| {
-                if !session.is_reliable && *takes_disconnected {
+            Body::Booted { takes_disconnected, ends_all } => sessions.retain(|name, session| {
+                let lives_on = session.is_reliable && !ends_all;
+                if !lives_on && *takes_disconnected {
                     untold.insert(format!("untold {name}"), session.untold());
                 }
                 session.boots += 1;
-                session.is_reliable
+                lives_on
             }),
             Body::Opened(opened) => {
                 let groups = opened.groups.iter().cloned().collect();

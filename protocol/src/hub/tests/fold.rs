@@ -175,6 +175,21 @@ fn another_process_that_boots_takes_over() {
     assert_eq!((world.waiting(), world.refusal(&alice)), (0, OpenError::Unavailable));
 }
 
+/// The original may go on with them.
+#[test]
+fn a_boot_from_a_copy_ends_all_sessions_and_what_it_says_of_them_is_told() {
+    let mut world = World::new();
+    world.takes_disconnected = true;
+    let alice = world.open_in("alice", &["g"]);
+    world.ask_for(&alice, publish(None, "g", "hi"));
+    let boot = Hub::booted_from_copy(BootId(77), world.now, true);
+    world.log.push(boot.into());
+    world.apply();
+    assert_eq!((world.hub.sessions(), world.hub.untold()), (0, 1));
+    assert!(!world.hub.is_idle(), "its end is to be told");
+    assert_eq!(world.refusal(&alice), OpenError::Unavailable, "this boot is not the owner any more");
+}
+
 #[test]
 fn records_that_were_applied_already_are_passed_over() {
     let mut world = World::new();

@@ -116,7 +116,7 @@ async fn a_new_epoch_empties_all_hubs_and_keeps_the_secret() {
     let epoch = write(&bench, false).await;
     let other = HubName::new("other").unwrap();
     bench.store().unwrap().open(&other).await.unwrap();
-    assert_eq!(new_epoch(bench.path()).unwrap(), [chat(), other]);
+    assert_eq!(new_epoch(bench.path(), None, false).unwrap(), [chat(), other]);
     assert!(!is_kept(&bench, epoch).await);
     assert_eq!(bench.store().unwrap().reconnection_secret().unwrap(), secret);
 }

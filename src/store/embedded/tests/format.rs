@@ -9,7 +9,7 @@ use super::*;
 /// 5 on, and two checkpoints. A change of the layout needs a new version and a fixture of its own; this one stays.
 const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/store/embedded/tests/fixture-1");
 
-fn copy(from: &Path, to: &Path) {
+pub(super) fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
@@ -140,7 +140,7 @@ async fn what_a_stop_left_unfinished_is_removed() {
 async fn a_report_says_what_there_is() {
     let bench = fixture();
     let offline = OfflineStore::open(bench.path()).unwrap();
-    assert_eq!(offline.hubs().unwrap(), [chat()]);
+    assert_eq!(offline.hubs(None).unwrap(), [chat()]);
     let (mut records, mut checkpoints, mut bytes) = (Vec::new(), Vec::new(), 0);
     let report = offline.read(&chat(), |found| match found {
         Found::Record(offset, record) => records.push((offset.0, number(&record))),

@@ -1,9 +1,11 @@
 //! The embedded store against the contract, and against what disks and machines do.
 
+mod copies;
 mod epoch;
 mod faulty_disk;
 mod format;
 mod full_disk;
+mod hubs;
 mod kill;
 mod limits;
 mod power;
@@ -296,7 +298,7 @@ async fn a_directory_serves_one_store_at_a_time() {
     let in_use = StoreErrorCause::Locked(bench.path().display().to_string());
     assert_eq!(bench.store().err().unwrap().cause, in_use);
     assert_eq!(OfflineStore::open(bench.path()).unwrap_err().cause, in_use);
-    assert_eq!(new_epoch(bench.path()).unwrap_err().cause, in_use);
+    assert_eq!(new_epoch(bench.path(), None, false).unwrap_err().cause, in_use);
     drop(first);
     bench.store().unwrap();
 }

@@ -137,12 +137,12 @@ impl Truth {
                     named.into_iter().for_each(|session| session.mark(mark.sequence_id));
                 }
             }
-            Body::Booted { takes_disconnected } => {
+            Body::Booted { takes_disconnected, ends_all } => {
                 for session in self.sessions.values_mut() {
                     session.boots += 1;
                 }
                 self.end(
-                    |_, session| !session.subprotocol.is_reliable(),
+                    |_, session| *ends_all || !session.subprotocol.is_reliable(),
                     |session| takes_disconnected.then(|| EventId::last_number(session.boots - 1)),
                 );
             }
