@@ -27,7 +27,8 @@ impl World {
     pub(crate) fn step_checkpoint(&mut self, hub: usize, shard: usize) {
         let now = self.hub_time(hub);
         let node = &mut self.hubs[hub];
-        let Some(checkpointer) = node.checkpointer.as_mut().filter(|_| node.shards[shard].hub.is_live()) else {
+        let Some(checkpointer) = node.checkpointer.as_mut().filter(|_| node.shards[shard].hub.is_live())
+        else {
             return;
         };
         let step = checkpointer.step(now, &node.shards[shard].hub);
