@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use oncewire_protocol::hub::CheckpointBounds;
+use oncewire_protocol::log::Audience;
 use tempfile::TempDir;
 
 use super::*;
@@ -131,10 +132,13 @@ async fn a_hub_that_cannot_be_restored_is_not_served_and_not_unknown() {
     log.checkpoint(vec![CheckpointChange::Save { key: "hub".to_owned(), checkpoint }]).await.unwrap();
     drop(log);
     let engine = engine(directory.path(), 2, 1).await;
-    engine.start_kept_hubs().await.unwrap();
-    let error = engine.hub(&hub_name()).await.map(|_| ()).unwrap_err();
-    assert_eq!(error, HubUnavailable::Checkpoint(CheckpointError::UnknownVersion(0xff)));
-    assert_eq!(engine.find(&hub_name()).map(|_| ()), Err(HubUnavailable::Starting));
+    let kept_hubs = engine.start_kept_hubs().await.unwrap();
+    tokio::time::timeout(PATIENCE, kept_hubs.settled()).await.expect("it never fails");
+    let error = HubUnavailable::Checkpoint(CheckpointError::UnknownVersion(0xff));
+    assert_eq!(engine.hub(&hub_name()).await.map(|_| ()), Err(error.clone()));
+    assert_eq!(engine.find(&hub_name()).map(|_| ()), Err(error), "and it is not tried again and again");
+    assert_eq!(engine.damaged_hubs(), [hub_name()]);
+    assert!(engine.failed().now_or_never().is_none(), "the others are served");
 }
 
 #[tokio::test]
@@ -178,4 +182,35 @@ async fn what_was_asked_for_before_a_close_is_in_the_log() {
     second.start_kept_hubs().await.unwrap();
     let subscriber = resume(&found(&second).await, "subscriber").await;
     receive(&subscriber, 200).await;
+}
+
+#[tokio::test]
+async fn a_hub_goes_on_from_its_logs_time_when_the_wall_clock_is_behind_it() {
+    const AHEAD_MS: u64 = 30 * 24 * 3_600_000;
+    let directory = TempDir::new().unwrap();
+    let engine = async |boot: u128, wall: Time| {
+        let config = Arc::new(Config { session_retention_seconds: 1, ..Config::default() });
+        let store = Arc::new(store(directory.path()).await);
+        Engine::with_all(config, store, BootId(boot), wall, OFTEN, Arc::new(NoEventHandlers::default()))
+    };
+    let wall = wall_clock();
+    let first = engine(1, wall.plus_ms(AHEAD_MS)).await;
+    let hub = first.hub(&hub_name()).await.unwrap();
+    let session = open(&hub, "session", &["room"]).await;
+    publish_many(&session, 0..50).await;
+    let ahead = hub.0.clock.now();
+    assert!(ahead >= wall.plus_ms(AHEAD_MS));
+    drop((session, hub));
+    first.close().await.unwrap();
+    drop(first);
+    let second = engine(2, wall).await;
+    second.start_kept_hubs().await.unwrap();
+    let hub = found(&second).await;
+    assert!(hub.0.clock.now() >= wall.plus_ms(AHEAD_MS));
+    let ended = async {
+        while hub.has(Audience::All).await.unwrap() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, ended).await.expect("the session is kept for thirty days");
 }

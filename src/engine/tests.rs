@@ -26,6 +26,8 @@ use crate::store::{
 mod calls;
 #[path = "hubs_tests.rs"]
 mod hubs;
+#[path = "kept_tests.rs"]
+mod kept;
 #[path = "restart_tests.rs"]
 mod restart;
 
@@ -213,7 +215,7 @@ async fn transmit(socket: &Socket) -> Vec<Received> {
     poll_fn(|context| {
         let mut outbox = attachment.outbox.lock();
         let epoch = attachment.session.epoch;
-        match outbox.transmit(epoch, wall_clock(), 1 << 20, &mut out, &mut marks, context.waker()) {
+        match outbox.transmit(epoch, socket.clock().now(), 1 << 20, &mut out, &mut marks, context.waker()) {
             Progress::Idle => Poll::Pending,
             Progress::Frames | Progress::LastFrames => Poll::Ready(()),
             other => panic!("{other:?}"),
@@ -535,8 +537,14 @@ async fn a_turn_takes_so_many_inputs_and_then_writers_are_woken() {
         let Attachment { session, outbox } = subscriber.attachment();
         let at_wake = Arc::new(AtWake(Arc::clone(outbox), Mutex::default()));
         let waker = std::task::Waker::from(Arc::clone(&at_wake));
-        let idle =
-            outbox.lock().transmit(session.epoch, wall_clock(), 1, &mut BytesMut::new(), &mut Vec::new(), &waker);
+        let idle = outbox.lock().transmit(
+            session.epoch,
+            subscriber.clock().now(),
+            1,
+            &mut BytesMut::new(),
+            &mut Vec::new(),
+            &waker,
+        );
         assert_eq!(idle, Progress::Idle);
         for ack_id in 1..=inputs {
             submit(&publisher, publish("x", ack_id as u64)).await;
