@@ -191,7 +191,15 @@ async fn a_hub_goes_on_from_its_logs_time_when_the_wall_clock_is_behind_it() {
     let engine = async |boot: u128, wall: Time| {
         let config = Arc::new(Config { session_retention_seconds: 1, ..Config::default() });
         let store = Arc::new(store(directory.path()).await);
-        Engine::with_all(config, store, BootId(boot), wall, OFTEN, Arc::new(NoEventHandlers::default()))
+        Engine::with_all(
+            config,
+            store,
+            BootId(boot),
+            wall,
+            OFTEN,
+            HubBounds::default(),
+            Arc::new(NoEventHandlers::default()),
+        )
     };
     let wall = wall_clock();
     let first = engine(1, wall.plus_ms(AHEAD_MS)).await;

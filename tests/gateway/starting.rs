@@ -47,6 +47,10 @@ impl Store for Kept {
         let names = [SLOW, DAMAGED, HUB].map(|name| HubName::new(name).unwrap());
         std::future::ready(Ok(names.to_vec())).boxed()
     }
+
+    fn remove(&self, hub: &HubName) -> BoxFuture<'_, Result<(), StoreError>> {
+        self.memory.remove(hub)
+    }
 }
 
 /// A gateway over it, and what lets the slow hub be opened.

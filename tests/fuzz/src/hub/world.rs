@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::task::Waker;
+use std::task::{Context, Waker};
 
 use bytes::{Bytes, BytesMut};
 use oncewire_protocol::hub::{
