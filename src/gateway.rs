@@ -148,7 +148,9 @@ impl Storage {
 /// The socket for orders. Without it everything else goes on.
 fn listen_for_orders(config: &Config, store: &Arc<EmbeddedStore>) -> Option<Control> {
     let control = Control::listen(&config.data_dir, Arc::clone(store));
-    control.inspect_err(|error| tracing::warn!(%error, "this gateway can't be asked for a copy of its data")).ok()
+    control
+        .inspect_err(|error| tracing::warn!(%error, "this gateway can't be asked for a copy of its data"))
+        .ok()
 }
 
 /// A gateway that is ready to serve.
@@ -234,7 +236,7 @@ impl Gateway {
         engine.start_kept_hubs().await?;
         let _hubs = AbortOnDropHandle::new(tokio::spawn(engine.clone().look_after_hubs()));
         let control = self.storage.on_disk.as_ref().and_then(|store| listen_for_orders(&self.config, store));
-        let _control = control.map(|control| AbortOnDropHandle::new(tokio::spawn(control.serve())));
+        let control = control.map(|control| AbortOnDropHandle::new(tokio::spawn(control.serve())));
         let watch = self.config_file.map(|file| Watch::new(file, None).run());
         let _watch = watch.map(|watch| AbortOnDropHandle::new(tokio::spawn(watch)));
         let readiness = Readiness::default();
@@ -278,6 +280,8 @@ impl Gateway {
             () = edge::serve(edge, listeners, operations, stop) => {}
             error = engine.failed() => return Err(error.into()),
         }
+        // A copy that is being made would hold up the close.
+        drop(control);
         Ok(engine.close().await?)
     }
 }

@@ -100,7 +100,10 @@ fn copy(directory: &Path, to: &Path) -> Result<(), Failure> {
     if left_out > 0 {
         return Err(Failure::Runtime(anyhow::anyhow!("{left_out} damaged hubs are not in the copy")));
     }
-    print(&format!("copied to {}; its first start begins a new epoch, and sessions from before are refused", to.display()))
+    print(&format!(
+        "copied to {}; its first start begins a new epoch, and sessions from before are refused",
+        to.display()
+    ))
 }
 
 /// Reads everything, and tells of each hub what `tell` makes of it.

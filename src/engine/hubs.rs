@@ -346,7 +346,8 @@ impl Engine {
                 }
             }
         }
-        join_all(to_close.into_iter().map(|(name, handle, used)| self.close_if_idle(name, handle, used))).await;
+        join_all(to_close.into_iter().map(|(name, handle, used)| self.close_if_idle(name, handle, used)))
+            .await;
         join_all(removals).await;
     }
 

@@ -98,7 +98,10 @@ async fn no_hub_comes_into_being_by_what_changes_nothing() {
     };
     for (action, expected) in [
         (send(), Ok(Done::Executed)),
-        (Action::Close { selection: Selection::whole(Audience::All), reason: String::new() }, Ok(Done::Executed)),
+        (
+            Action::Close { selection: Selection::whole(Audience::All), reason: String::new() },
+            Ok(Done::Executed),
+        ),
         (Action::Remove { selection: Selection::whole(one.clone()), groups: Vec::new() }, Ok(Done::Executed)),
         (add(Audience::All), Ok(Done::Executed)),
         (add(one), Err(CommandError::UnknownConnection)),

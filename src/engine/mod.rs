@@ -101,14 +101,7 @@ impl Engine {
         boot: BootId,
         event_handlers: Arc<dyn EventHandlers>,
     ) -> Self {
-        Self::with_all(
-            config,
-            store,
-            boot,
-            CheckpointBounds::default(),
-            HubBounds::default(),
-            event_handlers,
-        )
+        Self::with_all(config, store, boot, CheckpointBounds::default(), HubBounds::default(), event_handlers)
     }
 
     /// One whose hubs make checkpoints within these bounds.

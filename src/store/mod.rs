@@ -11,7 +11,8 @@ mod faulty;
 mod memory;
 
 pub use embedded::{
-    CONTROL_SOCKET, EmbeddedStore, Found, HubCopied, HubReport, OfflineStore, SegmentReport, new_epoch, remove_hub,
+    CONTROL_SOCKET, EmbeddedStore, Found, HubCopied, HubReport, OfflineStore, SegmentReport, new_epoch,
+    remove_hub,
 };
 #[cfg(feature = "fault-injection")]
 pub use faulty::{FaultPlan, FaultPlanError, FaultyStore};

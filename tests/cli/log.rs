@@ -29,10 +29,18 @@ fn a_damaged_hub_is_looked_at_renewed_and_removed_without_the_others() {
         let (code, stdout, _) = log(directory.path(), &[command, "--hub", "chat"]);
         assert_eq!((code, stdout.contains("other")), (0, false), "{stdout}");
         let (code, stdout, _) = log(directory.path(), &[command, "--hub", "OTHER"]);
-        assert_eq!((code, stdout.contains("hub other: "), stdout.contains("chat")), (1, true, false), "{stdout}");
+        assert_eq!(
+            (code, stdout.contains("hub other: "), stdout.contains("chat")),
+            (1, true, false),
+            "{stdout}"
+        );
     }
     let (code, stdout, stderr) = log(directory.path(), &["new-epoch", "--hub", "other"]);
-    assert_eq!((code, stdout.as_str()), (0, "hub other: empty, in a new epoch; sessions from before are refused\n"), "{stderr}");
+    assert_eq!(
+        (code, stdout.as_str()),
+        (0, "hub other: empty, in a new epoch; sessions from before are refused\n"),
+        "{stderr}"
+    );
     let (_, stdout, _) = log(directory.path(), &["verify"]);
     assert!(stdout.contains("hub chat: 2 records") && stdout.contains("hub other: 0 records"), "{stdout}");
 
@@ -103,7 +111,10 @@ fn a_running_gateway_copies_its_data_and_the_copy_goes_on_as_another() {
     assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
     let (code, stdout, stderr) = log(directory.path(), &["copy", "--to", "backup"]);
     assert_eq!((code, stderr.as_str()), (0, ""), "{stdout}");
-    assert!(stdout.contains("hub chat: copied, 3 records") && stdout.contains("begins a new epoch"), "{stdout}");
+    assert!(
+        stdout.contains("hub chat: copied, 3 records") && stdout.contains("begins a new epoch"),
+        "{stdout}"
+    );
     // It is not made over another one.
     let (code, _, stderr) = log(directory.path(), &["copy", "--to", "backup"]);
     assert_eq!((code, stderr.contains("backup: it is not empty")), (1, true), "{stderr}");
@@ -117,11 +128,18 @@ fn a_running_gateway_copies_its_data_and_the_copy_goes_on_as_another() {
     let restored = directory.path().join("restored");
     put_in_place(&directory.path().join("backup"), &restored);
     let (code, stdout, stderr) = log(&restored, &["verify"]);
-    assert_eq!((code, stdout.contains("hub chat: 3 records, 0 checkpoints, 1 sessions: ok")), (0, true), "{stdout}{stderr}");
+    assert_eq!(
+        (code, stdout.contains("hub chat: 3 records, 0 checkpoints, 1 sessions: ok")),
+        (0, true),
+        "{stdout}{stderr}"
+    );
     assert_eq!(epoch(&restored), original, "looking begins nothing");
     let (_, stdout, _) = log(&restored, &["inspect"]);
     assert!(stdout.contains("a copy: its first start begins a new epoch"), "{stdout}");
-    let running = Running::start(&mut oncewire_in(&restored, &["dev", "--listen", "127.0.0.1:0", "--log-format", "json"]));
+    let running = Running::start(&mut oncewire_in(
+        &restored,
+        &["dev", "--listen", "127.0.0.1:0", "--log-format", "json"],
+    ));
     running.line_with("demo page: ");
     // A hub that was kept is started without being asked for.
     while has_records_of_before_only(&restored) {
@@ -170,7 +188,10 @@ fn a_copy_that_was_not_finished_is_refused_with_what_to_do() {
     for command in [&mut dev, &mut inspect] {
         let (code, stdout, stderr) = finish(command);
         assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
-        assert!(stderr.contains("data is a copy that was not finished") && stderr.contains("make it again"), "{stderr}");
+        assert!(
+            stderr.contains("data is a copy that was not finished") && stderr.contains("make it again"),
+            "{stderr}"
+        );
     }
 }
 
@@ -181,7 +202,10 @@ fn a_damaged_hub_is_named_by_a_copy_that_lacks_it() {
     copy_hub(directory.path());
     std::fs::write(directory.path().join("data/hubs/other/meta.redb"), "nonsense").unwrap();
     let (code, stdout, stderr) = log(directory.path(), &["copy", "--to", "backup"]);
-    assert!(stdout.contains("hub chat: copied") && stdout.contains("hub other: not in the copy: "), "{stdout}");
+    assert!(
+        stdout.contains("hub chat: copied") && stdout.contains("hub other: not in the copy: "),
+        "{stdout}"
+    );
     assert_eq!((code, stderr.as_str()), (1, "oncewire: 1 damaged hubs are not in the copy\n"));
     put_in_place(&directory.path().join("backup"), &directory.path().join("restored"));
     let (code, stdout, _) = log(&directory.path().join("restored"), &["verify"]);

@@ -102,14 +102,22 @@ async fn a_hub_more_than_there_may_be_is_503_with_a_time_to_come_back() {
     let token = Token::bare().sign(&format!("http://{}/client/hubs/new", gateway.address()));
     let ask = Ask::new(gateway.address(), "GET", &format!("/client/hubs/new?access_token={token}"));
     let ask = ask.header("connection", "Upgrade").header("upgrade", "websocket");
-    let ask = ask
-        .header("sec-websocket-version", "13")
-        .header("sec-websocket-key", "AAAAAAAAAAAAAAAAAAAAAA==");
+    let ask =
+        ask.header("sec-websocket-version", "13").header("sec-websocket-key", "AAAAAAAAAAAAAAAAAAAAAA==");
     let answer = ask.send().await;
     assert_eq!((answer.status, answer.header("retry-after")), (503, "60"));
     // A recovery there is no new hub: it is refused for certain.
     let identity = client.identity();
-    gateway.connector().hub("new").recover(&identity).offer(RELIABLE).open().await.unwrap().expect_close(1008).await;
+    gateway
+        .connector()
+        .hub("new")
+        .recover(&identity)
+        .offer(RELIABLE)
+        .open()
+        .await
+        .unwrap()
+        .expect_close(1008)
+        .await;
     assert_eq!(hubs(&directory), [HUB]);
     gateway.reliable("b").await;
     let send = signed(&gateway, "POST", &format!("/api/hubs/{HUB}/:send?{VERSION}"));
@@ -143,7 +151,8 @@ async fn hubs_that_exist_are_served_although_there_may_be_fewer() {
     let gateway = Gateway::with_store(Arc::new(store), |config| config.hubs_max = Some(1)).await;
     for hub in ["one", "two"] {
         soon(async {
-            while gateway.connector().hub(hub).token(&Token::user("b")).offer(RELIABLE).status().await != 101 {
+            while gateway.connector().hub(hub).token(&Token::user("b")).offer(RELIABLE).status().await != 101
+            {
                 a_while().await;
             }
         })

@@ -91,9 +91,7 @@ impl RecordV1 {
             Some(
                 BodyV1::Handled(_)
                 | BodyV1::Told(_)
-                | BodyV1::Booted(
-                    BootedV1 { takes_disconnected: true, .. } | BootedV1 { ends_all: true, .. },
-                ),
+                | BodyV1::Booted(BootedV1 { takes_disconnected: true, .. } | BootedV1 { ends_all: true, .. }),
             ) => 3,
             Some(BodyV1::Opened(opened)) if opened.is_of_3() => 3,
             Some(BodyV1::Ended(EndedV1 { disconnected, reason, .. }))

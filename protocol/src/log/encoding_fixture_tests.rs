@@ -68,7 +68,10 @@ pub(super) fn version_1() -> Vec<(&'static str, Record)> {
     };
     let several = vec![group_name("a"), group_name("b"), group_name("c.d")];
     vec![
-        ("booted", fixed_record(0, 0, None, None, Body::Booted { takes_disconnected: false, ends_all: false })),
+        (
+            "booted",
+            fixed_record(0, 0, None, None, Body::Booted { takes_disconnected: false, ends_all: false }),
+        ),
         ("opened", opened),
         ("opened-bare", fixed_record(1, 1, None, None, Body::Opened(opened_bare))),
         (
@@ -191,7 +194,10 @@ pub(super) fn version_3() -> Vec<(&'static str, Record)> {
     let emptied = Some(HandlerState::default());
     let selection = Selection::whole(Audience::All);
     vec![
-        ("v3/booted", fixed_record(0, 0, None, None, Body::Booted { takes_disconnected: true, ends_all: false })),
+        (
+            "v3/booted",
+            fixed_record(0, 0, None, None, Body::Booted { takes_disconnected: true, ends_all: false }),
+        ),
         ("v3/opened", bare(Body::Opened(opened))),
         (
             "v3/ended",

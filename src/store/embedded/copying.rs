@@ -22,7 +22,8 @@ use oncewire_protocol::log::Offset;
 use oncewire_protocol::wire::HubName;
 
 use super::directory::{
-    self, DataDirectory, HUBS_DIRECTORY, begin_copy, create_directory, finish_copy, give_up_copy, segment_bases,
+    self, DataDirectory, HUBS_DIRECTORY, begin_copy, create_directory, finish_copy, give_up_copy,
+    segment_bases,
 };
 use super::disk::{Disk, write_aside};
 use super::log::EmbeddedLog;
@@ -121,7 +122,8 @@ impl Copy<'_> {
         // Behind the checkpoints: these cover no more than there is.
         let end = log.end();
         let read = |base, from, until| segments.groups(base, from, until);
-        let copied = self.copy_segments(&directory, &segments.bases().into_iter().collect::<Vec<_>>(), end, read);
+        let copied =
+            self.copy_segments(&directory, &segments.bases().into_iter().collect::<Vec<_>>(), end, read);
         drop(pinned);
         log.trim_again();
         copied.map(Some)
@@ -184,7 +186,8 @@ impl Copy<'_> {
                     next.set(self.behind(directory, next.get(), *first, stored)?);
                 }
                 if groups.is_empty() && next.get() != until {
-                    let what = format!("it ends at offset {} and the next begins at {}", next.get().0, until.0);
+                    let what =
+                        format!("it ends at offset {} and the next begins at {}", next.get().0, until.0);
                     return Err(definite(damaged(&segment::path(directory, base), what)));
                 }
                 Ok(groups)
@@ -205,7 +208,8 @@ impl Copy<'_> {
         first: Offset,
         stored: &[u8],
     ) -> Result<Offset, StoreError> {
-        let wrong = |what: String| definite(damaged(directory, format!("group at offset {}: {what}", first.0)));
+        let wrong =
+            |what: String| definite(damaged(directory, format!("group at offset {}: {what}", first.0)));
         if first != expected {
             return Err(wrong("it does not follow the one before it".to_owned()));
         }

@@ -290,7 +290,8 @@ pub(super) fn begin_copy(disk: &dyn Disk, path: &Path) -> Result<(), StoreError>
 
 /// Finishes it, once everything in it is synced.
 pub(super) fn finish_copy(disk: &dyn Disk, path: &Path) -> Result<(), StoreError> {
-    write_aside(disk, &path.join(FORMAT_FILE), format!("{DIRECTORY_VERSION}\n").as_bytes()).map_err(definite)?;
+    write_aside(disk, &path.join(FORMAT_FILE), format!("{DIRECTORY_VERSION}\n").as_bytes())
+        .map_err(definite)?;
     let removed = disk.remove(&path.join(COPYING_FILE)).and_then(|()| disk.sync_directory(path));
     removed.map_err(|error| definite(io_cause(path, &error)))
 }

@@ -80,7 +80,10 @@ impl EmbeddedLog {
         let LogOptions { syncs, limits, keeper_rest, boot_id } = options;
         if !path.join(META_FILE).exists() && !segment_bases(path)?.is_empty() {
             // A new one would begin another epoch over records of this one.
-            return Err(definite(damaged(&path.join(META_FILE), "the file is missing, and there are segments")));
+            return Err(definite(damaged(
+                &path.join(META_FILE),
+                "the file is missing, and there are segments",
+            )));
         }
         let mut meta = Meta::open(Arc::clone(&disk), path)?;
         let unsynced_boot = meta.read(|contents| contents.unsynced_boot())?;
@@ -144,8 +147,17 @@ impl EmbeddedLog {
         let committer = Committer::new(Arc::clone(&queue), Arc::clone(&segments), rolled);
         let committer = spawn("log-committer", Box::new(|| committer.run()))?;
         let threads = Mutex::new(Some(Threads { committer, keeper }));
-        let log =
-            Self { queue, segments, meta, orders, syncs, is_copy, empty_since, threads, _directory: directory };
+        let log = Self {
+            queue,
+            segments,
+            meta,
+            orders,
+            syncs,
+            is_copy,
+            empty_since,
+            threads,
+            _directory: directory,
+        };
         Ok(log)
     }
 
@@ -268,10 +280,7 @@ fn answered<T: Send + 'static>(
 ) -> BoxFuture<'static, Result<T, StoreError>> {
     match asked {
         Err(error) => ready(Err(error)).boxed(),
-        Ok(outcome) => async move {
-            outcome.await.unwrap_or_else(|_| Err(thread_has_ended()))
-        }
-        .boxed(),
+        Ok(outcome) => async move { outcome.await.unwrap_or_else(|_| Err(thread_has_ended())) }.boxed(),
     }
 }
 

@@ -238,7 +238,8 @@ impl EmbeddedStore {
         let directory = Arc::clone(&self.directory);
         let environment = self.environment.clone();
         let is_closed = Arc::clone(&self.is_closed);
-        let in_memory = if durability == Durability::Memory { Some(self.memory.open(hub).await?) } else { None };
+        let in_memory =
+            if durability == Durability::Memory { Some(self.memory.open(hub).await?) } else { None };
         let hub = hub.clone();
         let open = move || {
             if is_closed.load(Ordering::SeqCst) {

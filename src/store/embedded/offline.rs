@@ -8,9 +8,9 @@ use std::sync::Arc;
 use oncewire_protocol::log::{LogEpoch, Offset, Record};
 use oncewire_protocol::wire::HubName;
 
+use super::copying::{HubCopied, copy_closed};
 use super::directory::{DataDirectory, segment_bases};
 use super::disk::{Disk, SystemDisk};
-use super::copying::{HubCopied, copy_closed};
 use super::log::{abandon, make_copy};
 use super::meta::{META_FILE, MetaContents};
 use super::segment::{self, SealedSegment};

@@ -233,7 +233,11 @@ impl Contents<'_> {
                 bytes += stored.len();
                 groups.push((first, stored.to_vec()));
             }
-            Ok(if bytes >= bytes_max || first >= end { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+            Ok(if bytes >= bytes_max || first >= end {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            })
         })?;
         Ok(groups)
     }

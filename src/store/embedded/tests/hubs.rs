@@ -24,13 +24,16 @@ async fn two_hubs() -> Bench {
 async fn a_stray_file_or_folder_is_passed_over() {
     let bench = two_hubs().await;
     let hub = bench.hub_path();
-    for file in ["notes.txt", "notes.txt.tmp", "meta.redb.bak", "x0.redb", ".redb", "00000000000000000005.redb.orig"] {
+    for file in
+        ["notes.txt", "notes.txt.tmp", "meta.redb.bak", "x0.redb", ".redb", "00000000000000000005.redb.orig"]
+    {
         fs::write(hub.join(file), "stray").unwrap();
         fs::write(bench.path().join(file), "stray").unwrap();
         fs::write(bench.path().join("hubs").join(file), "stray").unwrap();
     }
     // One of them has a name that a hub could have, another that of a file which a stop left unfinished.
-    for folder in ["hubs/empty", "hubs/lost+found", "hubs/chat/folder", "hubs/chat/folder.tmp", "lost+found"] {
+    for folder in ["hubs/empty", "hubs/lost+found", "hubs/chat/folder", "hubs/chat/folder.tmp", "lost+found"]
+    {
         fs::create_dir(bench.path().join(folder)).unwrap();
     }
     let opened = bench.open().await.unwrap();
@@ -44,7 +47,11 @@ async fn a_stray_file_or_folder_is_passed_over() {
     assert_eq!((report.damages, report.segments.len()), (Vec::new(), 1));
     drop(offline);
     new_epoch(bench.path(), None, false).unwrap();
-    assert_eq!(fs::read(hub.join("notes.txt.tmp")).unwrap(), b"stray", "what is not the store's is left alone");
+    assert_eq!(
+        fs::read(hub.join("notes.txt.tmp")).unwrap(),
+        b"stray",
+        "what is not the store's is left alone"
+    );
 }
 
 #[tokio::test]
@@ -133,7 +140,8 @@ async fn a_damaged_hub_can_be_removed_and_what_is_not_the_stores_stays() {
         assert!(bench.open().await.is_err());
         remove_hub(bench.path(), &chat()).unwrap();
         assert_eq!(bench.store().unwrap().hubs().await.unwrap(), [other()]);
-        let left: Vec<_> = fs::read_dir(bench.hub_path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        let left: Vec<_> =
+            fs::read_dir(bench.hub_path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, ["notes.txt"]);
         assert_eq!(bench.open().await.unwrap().numbers().await, []);
     }
