@@ -254,7 +254,7 @@ impl Gateway {
         let kept_hubs = engine.start_kept_hubs().await?;
         let _hubs = AbortOnDropHandle::new(tokio::spawn(engine.clone().look_after_hubs()));
         let control = self.storage.on_disk.as_ref().and_then(|store| listen_for_orders(&self.config, store));
-        let _control = control.map(|control| AbortOnDropHandle::new(tokio::spawn(control.serve())));
+        let control = control.map(|control| AbortOnDropHandle::new(tokio::spawn(control.serve())));
         let watch = self.config_file.map(|file| Watch::new(file, None).run());
         let _watch = watch.map(|watch| AbortOnDropHandle::new(tokio::spawn(watch)));
         let readiness = self.readiness;
@@ -307,6 +307,8 @@ impl Gateway {
             error = engine.failed() => return Err(error.into()),
             () = started => {}
         }
+        // A copy that is being made would hold up the close.
+        drop(control);
         Ok(engine.close().await?)
     }
 }

@@ -284,3 +284,112 @@ fn with_address<T>(directory: &Path, use_it: impl FnOnce(&SockAddr) -> io::Resul
     let path = Path::new("/proc/self/fd").join(open.as_raw_fd().to_string()).join(CONTROL_SOCKET);
     use_it(&SockAddr::unix(path)?)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::config::Durability;
+
+    struct Served {
+        directory: PathBuf,
+        place: TempDir,
+        task: tokio::task::JoinHandle<()>,
+    }
+
+    impl Drop for Served {
+        fn drop(&mut self) {
+            self.task.abort();
+        }
+    }
+
+    /// A directory that is asked over its socket, below so many characters more.
+    fn serve(more: usize) -> Served {
+        let place = TempDir::new().unwrap();
+        let mut directory = place.path().join("data");
+        for _ in 0..more / 50 {
+            directory.push("x".repeat(50));
+        }
+        let store = Arc::new(EmbeddedStore::open(&directory, |_| Durability::Sync).unwrap());
+        let control = Control::listen(&directory, store).unwrap();
+        Served { directory, place, task: tokio::spawn(control.serve()) }
+    }
+
+    fn connect(served: &Served) -> ClientStream {
+        ClientStream::connect(served.directory.join(CONTROL_SOCKET)).unwrap()
+    }
+
+    /// What is answered to a line.
+    async fn answer(served: &Served, line: Vec<u8>) -> String {
+        let mut stream = connect(served);
+        let answered = tokio::task::spawn_blocking(move || {
+            // It may stop reading before the end.
+            let _ = stream.write_all(&line);
+            let mut answer = String::new();
+            let _ = stream.read_to_string(&mut answer);
+            answer
+        });
+        answered.await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_copy_is_asked_for_by_one_line_whatever_the_length_of_the_path() {
+        for more in [0, 200] {
+            let served = serve(more);
+            let mode = fs::metadata(served.directory.join(CONTROL_SOCKET)).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600);
+            let (directory, to) = (served.directory.clone(), served.place.path().join("copy"));
+            let asked = tokio::task::spawn_blocking(move || {
+                ask_for_copy(&directory, &to, |_, _| {}).unwrap();
+                let again = ask_for_copy(&directory, &to, |_, _| {}).unwrap_err();
+                assert!(again.to_string().contains("it is not empty"), "{again}");
+                to
+            });
+            assert!(asked.await.unwrap().join("format").exists());
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_no_request_is_refused() {
+        let served = serve(0);
+        for (line, expected) in [
+            (&b"{\"copy_to\":\"relative\"}\n"[..], "is no absolute path"),
+            (b"{\"copy_to\":\"/x\",\"more\":1}\n", "can't be understood"),
+            (b"nonsense\n", "can't be understood"),
+        ] {
+            let answer = answer(&served, line.to_vec()).await;
+            assert!(answer.starts_with("{\"error\":") && answer.contains(expected), "{answer}");
+        }
+        let mut longest = vec![b' '; REQUEST_BYTES_MAX as usize];
+        *longest.last_mut().unwrap() = b'\n';
+        assert!(answer(&served, longest.clone()).await.contains("can't be understood"));
+        longest.insert(0, b' ');
+        assert!(answer(&served, longest).await.contains("one line of at most"));
+    }
+
+    #[tokio::test]
+    async fn one_connection_more_waits_for_another_to_end() {
+        let served = serve(0);
+        let mut idle: Vec<_> = (0..CONNECTIONS_MAX).map(|_| connect(&served)).collect();
+        let mut late = tokio::spawn({
+            let mut stream = connect(&served);
+            stream.write_all(b"nonsense\n").unwrap();
+            async move {
+                let read = tokio::task::spawn_blocking(move || {
+                    let mut answer = String::new();
+                    stream.read_to_string(&mut answer).map(|_| answer)
+                });
+                read.await.unwrap().unwrap()
+            }
+        });
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert!(!late.is_finished());
+        idle.pop();
+        assert!((&mut late).await.unwrap().contains("can't be understood"));
+    }
+}

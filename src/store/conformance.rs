@@ -26,6 +26,8 @@ pub async fn run<F: Future<Output = Arc<dyn Store>>>(factory: impl Fn() -> F) {
     checkpoints_are_read_by_the_beginning_of_their_keys(&*factory().await).await;
     hubs_have_logs_of_their_own(&*factory().await).await;
     the_same_hub_has_the_same_log_and_epoch(&*factory().await).await;
+    a_hub_that_was_closed_goes_on_where_it_was(&*factory().await).await;
+    a_hub_that_was_removed_begins_anew_and_its_old_log_changes_nothing(&*factory().await).await;
 }
 
 async fn open(store: &dyn Store) -> Arc<dyn Log> {
@@ -224,4 +226,40 @@ async fn the_same_hub_has_the_same_log_and_epoch(store: &dyn Store) {
     let again = open(store).await;
     assert_eq!(first.epoch(), again.epoch());
     assert_eq!(times(&read(&mut again.tail(Offset(0)), 1).await), [1]);
+}
+
+async fn a_hub_that_was_closed_goes_on_where_it_was(store: &dyn Store) {
+    let hub = HubName::new("chat").unwrap();
+    store.close_hub(&hub, Time(1)).await.unwrap();
+    let first = open(store).await;
+    let offset = first.append(vec![record(1)]).await.unwrap()[0];
+    first.checkpoint(vec![save("a", offset.0, "one")]).await.unwrap();
+    let epoch = first.epoch();
+    drop(first);
+    for _ in 0..2 {
+        store.close_hub(&hub, Time(1)).await.unwrap();
+    }
+    let again = open(store).await;
+    assert_eq!(again.epoch(), epoch);
+    assert_eq!(again.load("a").await.unwrap(), Some(checkpoint(offset.0, "one")));
+    let next = again.append(vec![record(2)]).await.unwrap()[0];
+    assert!(next > offset);
+    assert_eq!(times(&read(&mut again.tail(offset), 2).await), [1, 2]);
+}
+
+async fn a_hub_that_was_removed_begins_anew_and_its_old_log_changes_nothing(store: &dyn Store) {
+    let hub = HubName::new("chat").unwrap();
+    store.remove(&hub).await.unwrap();
+    let first = open(store).await;
+    first.append(vec![record(1)]).await.unwrap();
+    store.remove(&hub).await.unwrap();
+    let again = open(store).await;
+    assert_ne!(again.epoch(), first.epoch());
+    assert_eq!(again.bounds().first, again.bounds().end);
+    // Refused or not, it is another log's.
+    let _ = first.append(vec![record(2)]).await;
+    let _ = first.checkpoint(vec![save("a", 1, "one")]).await;
+    again.append(vec![record(3)]).await.unwrap();
+    assert_eq!(times(&read(&mut again.tail(again.bounds().first), 1).await), [3]);
+    assert_eq!(again.list().await.unwrap(), [""; 0]);
 }

@@ -338,8 +338,8 @@ impl DiskFile for FaultyFile {
             }
         }
         let len = self.file.len()?;
-        let last = offset + bytes.len() as u64 - 1;
-        let pages: HashSet<u64> = (offset / PAGE_BYTES..=last / PAGE_BYTES).collect();
+        let end = offset + bytes.len() as u64;
+        let pages: HashSet<u64> = (offset / PAGE_BYTES..end.div_ceil(PAGE_BYTES)).collect();
         let mut olds = Vec::new();
         for page in pages {
             let begin = page * PAGE_BYTES;
