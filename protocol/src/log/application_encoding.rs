@@ -19,7 +19,7 @@ pub(super) struct RequestKeyV2 {
     window_seconds: u32,
     #[prost(uint32, tag = "6")]
     window_requests: u32,
-    /// With repeatable requests.
+    /// From version 4 on.
     #[prost(uint64, optional, tag = "7")]
     first_sent: Option<u64>,
 }

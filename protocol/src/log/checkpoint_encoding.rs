@@ -5,7 +5,7 @@
 //! byte 1..   one protobuf message: `HubV1`, `ChunkV1` or `MessageV1`, as the key says; field numbers are never reused
 //! ```
 //! Version 2 has the requests of the application in the hub's part, and in chunks what event handlers take part in.
-//! Version 3 has the numbers of sessions in chunks.
+//! Version 3 has repeatable requests, and in chunks the numbers of sessions.
 //!
 //! Sequences of numbers hold the differences from one to the next: sequence ids, offsets and ack ids mostly grow by
 //! little, so that a waiting message takes two to five bytes.
@@ -67,9 +67,10 @@ impl HubCheckpoint {
             counters: differences(proposer.counters.iter().copied()),
         });
         let RequestsCheckpoint { executed, forgotten_first_sent } = &self.requests;
-        let version = if executed.is_empty() && forgotten_first_sent.is_none() { 1 } else { 2 };
         let (plain, repeatable): (Vec<&ExecutedRequest>, Vec<&ExecutedRequest>) =
             executed.iter().partition(|request| request.first_sent.is_none());
+        let has_repeatable = !repeatable.is_empty() || forgotten_first_sent.is_some();
+        let version = if has_repeatable { 3 } else { 1 + u8::from(!plain.is_empty()) };
         let times =
             |requests: &[&ExecutedRequest]| differences(requests.iter().map(|request| request.time.0));
         let has_refusals = repeatable.iter().any(|request| request.refusal.is_some());
@@ -92,7 +93,7 @@ impl HubCheckpoint {
 
     /// Reads one that covers the log up to `applied`.
     pub fn decode(stored: Bytes, applied: Offset) -> Result<Self, CheckpointError> {
-        let stored: HubV1 = decode(2, stored)?;
+        let stored: HubV1 = decode(3, stored)?;
         let proposers = stored.proposers.iter().map(|proposer| {
             Ok(AppliedAppends {
                 boot: BootId(u128::from(proposer.boot_high) << 64 | u128::from(proposer.boot_low)),
@@ -224,7 +225,7 @@ struct HubV1 {
     /// From version 2 on.
     #[prost(uint64, repeated, tag = "5")]
     request_times: Vec<u64>,
-    /// The same of repeatable requests.
+    /// The same of repeatable requests, from version 3 on, and so is all that follows.
     #[prost(bytes = "bytes", tag = "11")]
     repeatable_names: Bytes,
     #[prost(uint64, repeated, tag = "12")]

@@ -5,8 +5,9 @@
 //! byte 1..   one protobuf message, `RecordV1`; its field numbers are below and are never reused
 //! ```
 //! Version 2 has what applications ask for: bodies 18 to 21, and the key of their requests. Version 3 has what their event
-//! handlers take part in: bodies 22 and 23, and fields that say so. Version 4 has sequence acks: body 28. The names of
-//! messages end with the version that brought them.
+//! handlers take part in: bodies 22 and 23, and fields that say so. Version 4 has sequence acks (body 28), repeatable
+//! requests (body 31 and a field of their key) and boots of copies. The names of messages end with the version that brought
+//! them.
 //!
 //! A reader refuses a version, a body or an enumeration value that it does not know: a record that cannot be
 //! understood must not be passed over, since sequence ids depend on every record. Fields that it does not know it
@@ -89,11 +90,13 @@ impl RecordV1 {
     /// The first version that can hold it.
     fn version(&self) -> u8 {
         let of_body = match &self.body {
-            Some(BodyV1::Acked(_)) => 4,
+            Some(BodyV1::Acked(_) | BodyV1::Refused(_) | BodyV1::Booted(BootedV1 { ends_all: true, .. })) => {
+                4
+            }
             Some(
                 BodyV1::Handled(_)
                 | BodyV1::Told(_)
-                | BodyV1::Booted(BootedV1 { takes_disconnected: true, .. } | BootedV1 { ends_all: true, .. }),
+                | BodyV1::Booted(BootedV1 { takes_disconnected: true, .. }),
             ) => 3,
             Some(BodyV1::Opened(opened)) if opened.is_of_3() => 3,
             Some(BodyV1::Ended(EndedV1 { disconnected, reason, .. }))
@@ -103,11 +106,9 @@ impl RecordV1 {
             }
             Some(BodyV1::Closed(ClosedV2 { takes_disconnected: true, .. })) => 3,
             Some(BodyV1::Sent(_) | BodyV1::Added(_) | BodyV1::Removed(_) | BodyV1::Closed(_)) => 2,
-            Some(BodyV1::Refused(_)) => RECORD_VERSION,
             _ => 1,
         };
-        let of_request =
-            self.request_key.as_ref().map_or(1, |key| if key.is_repeatable() { RECORD_VERSION } else { 2 });
+        let of_request = self.request_key.as_ref().map_or(1, |key| if key.is_repeatable() { 4 } else { 2 });
         of_body.max(of_request)
     }
 }
@@ -175,7 +176,7 @@ struct BootedV1 {
     /// From version 3 on.
     #[prost(bool, tag = "1")]
     takes_disconnected: bool,
-    /// From version 3 on.
+    /// From version 4 on.
     #[prost(bool, tag = "2")]
     ends_all: bool,
 }

@@ -215,7 +215,22 @@ pub(super) fn version_3() -> Vec<(&'static str, Record)> {
 pub(super) fn version_4() -> Vec<(&'static str, Record)> {
     let mark = |session, sequence_id| SequenceMark { session: Offset(session), sequence_id };
     let marks = vec![mark(3, 17), mark(300, 0), mark(301, 1 << 40)];
-    vec![("v4/acked", fixed_record(2, 1, None, None, Body::Acked { marks }))]
+    let booted = Body::Booted { takes_disconnected: true, ends_all: true };
+    let mut refused = fixed_record(2, 1, None, None, Body::Refused(Refusal::UnknownUser));
+    refused.key.request = Some(RequestKey {
+        name: RequestName {
+            id: 0x0011_2233_4455_6677_8899_aabb_ccdd_eeff,
+            fingerprint: 0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10,
+        },
+        window_seconds: 300,
+        window_requests: 100_000,
+        first_sent: Some(1_764_284_400),
+    });
+    vec![
+        ("v4/acked", fixed_record(2, 1, None, None, Body::Acked { marks })),
+        ("v4/booted-copy", fixed_record(0, 0, None, None, booted)),
+        ("v4/refused", refused),
+    ]
 }
 
 fn fixed_record(

@@ -30,7 +30,7 @@ const REMOVED_FILE: &str = "removed.redb";
 const CERTIFICATE_FILES_BEGIN: &str = "self-signed";
 
 /// The version of the directory's layout that this build writes and reads.
-const DIRECTORY_VERSION: u64 = 1;
+const DIRECTORY_VERSION: u64 = 2;
 
 const SECRET_BYTES: usize = 32;
 
