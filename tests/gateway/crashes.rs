@@ -338,7 +338,6 @@ async fn repeatable_requests_have_their_first_answers_after_kills() {
     }
     assert_eq!(subscriber.read().await["data"], "m");
     let mut subscriber = crashing.resume(&subscriber.identity()).await;
-    subscriber.read_connected().await;
     let read = subscriber.settle().await;
     assert!(read.iter().all(|message| message["sequenceId"] == 1), "{read:?}");
 }

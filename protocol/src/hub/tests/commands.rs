@@ -3,7 +3,7 @@
 use super::harness::*;
 use crate::filter::Filter;
 use crate::hub::{Action, CommandError, Done, HubSettings, NewSession, OpenError};
-use crate::log::{Audience, Certainty, Permission, RequestKey, RequestName, Selection, Sent};
+use crate::log::{Audience, Certainty, Permission, Refusal, RequestKey, RequestName, Selection, Sent};
 use crate::session::OutboxLimits;
 use crate::wire::{ConnectionId, GroupName, Subprotocol, UserId};
 
@@ -46,6 +46,11 @@ fn close(selection: Selection, reason: &str) -> Action {
 fn request(id: u128, fingerprint: u128) -> Option<RequestKey> {
     let name = RequestName { id, fingerprint };
     Some(RequestKey { name, window_seconds: 60, window_requests: 100, first_sent: None })
+}
+
+/// A request that is the same each time, and has one answer.
+fn repeatable(id: u128, first_sent: u64) -> Option<RequestKey> {
+    request(id, 1).map(|key| RequestKey { first_sent: Some(first_sent), ..key })
 }
 
 /// Opens sessions of users, each in some groups.
@@ -295,6 +300,96 @@ fn a_refused_command_is_not_remembered_under_its_id() {
     let again = world.request(add(to_connection("a"), &["g"]), request(1, 1), false);
     world.settle();
     assert_eq!(world.done[&again], Ok(Done::Executed));
+}
+
+#[test]
+fn r8_a_repeatable_request_has_its_first_answer_whatever_became_true_also_after_a_restart() {
+    let mut world = World::new();
+    let put = |world: &mut World| world.request(add(to_connection("a"), &["g"]), repeatable(1, 5), false);
+    let [first, second] = [put(&mut world), put(&mut world)];
+    assert_eq!((world.done.get(&first), world.done.get(&second), world.waiting()), (None, None, 1));
+    world.settle();
+    let refused = Err(CommandError::UnknownConnection);
+    assert_eq!([world.done[&first], world.done[&second]], [refused; 2]);
+    world.open("a");
+    let grant = |world: &mut World| {
+        let (connection_id, permission) = (ConnectionId::new("a"), Permission::SendToGroup);
+        let rule = Action::ChangeRule { connection_id, permission, group: group("g"), allow: true };
+        world.request(rule, repeatable(2, 5), false)
+    };
+    let granted = grant(&mut world);
+    world.settle();
+    assert_eq!(world.done[&granted], Ok(Done::Executed));
+    for restarts in 0..2 {
+        let (put, granted) = (put(&mut world), grant(&mut world));
+        let done = (world.done[&put], world.done[&granted], world.waiting());
+        assert_eq!(done, (refused, Ok(Done::Repeated), 0), "after {restarts} restarts");
+        assert!(!world.hub.has(&Audience::Group(group("g"))));
+        world.restart();
+    }
+}
+
+#[test]
+fn another_request_under_the_id_of_a_repeatable_one_is_always_refused() {
+    let mut world = World::new();
+    let other =
+        || repeatable(1, 5).map(|key| RequestKey { name: RequestName { fingerprint: 2, ..key.name }, ..key });
+    let first = world.request(send(all(), "m"), repeatable(1, 5), false);
+    let early = world.request(send(all(), "n"), other(), false);
+    world.settle();
+    let late = world.request(send(all(), "n"), other(), false);
+    assert_eq!(world.done[&first], Ok(Done::Executed));
+    assert_eq!([world.done[&early], world.done[&late]], [Err(CommandError::OtherRequest); 2]);
+    let of_the_other_kind = world.request(send(all(), "n"), request(1, 1), true);
+    world.settle();
+    assert_eq!(world.done[&of_the_other_kind], Ok(Done::Executed));
+}
+
+#[test]
+fn r8_a_repeatable_request_that_was_forgotten_is_not_executed_again_whatever_the_clock_says() {
+    let mut world = World::new();
+    let ask = |world: &mut World, id, first_sent| {
+        let key = repeatable(id, first_sent).map(|key| RequestKey { window_requests: 2, ..key });
+        let command = world.request(send(all(), "m"), key, false);
+        world.settle();
+        world.done[&command]
+    };
+    for (id, first_sent) in [(1, 10), (2, 12), (3, 11)] {
+        assert_eq!(ask(&mut world, id, first_sent), Ok(Done::Executed));
+    }
+    for _ in 0..2 {
+        assert_eq!(ask(&mut world, 1, 10), Err(CommandError::PerhapsForgotten));
+        assert_eq!(ask(&mut world, 2, 12), Ok(Done::Repeated));
+        assert_eq!(ask(&mut world, 3, 11), Ok(Done::Repeated));
+        world.restart();
+    }
+    // Its time is over by far, and the clock goes back.
+    world.now = world.now.plus_ms(1_000_000);
+    assert_eq!(ask(&mut world, 4, 11), Ok(Done::Executed));
+    world.now = crate::log::Time(world.now.0 - 900_000);
+    assert_eq!(ask(&mut world, 2, 12), Err(CommandError::PerhapsForgotten));
+    assert_eq!(ask(&mut world, 5, 13), Ok(Done::Executed));
+}
+
+#[test]
+fn r7_what_is_refused_elsewhere_is_answered_as_the_first_time_if_it_is_a_repetition() {
+    let mut world = World::new();
+    world.open("a");
+    let first = world.request(add(to_connection("a"), &["g"]), request(1, 1), false);
+    let waiting = world.request(Action::Refuse(Refusal::UnknownUser), request(1, 1), false);
+    let new = world.request(Action::Refuse(Refusal::UnknownUser), request(2, 1), false);
+    assert_eq!(world.done.get(&waiting), None);
+    assert_eq!(world.done[&new], Err(CommandError::UnknownUser));
+    world.settle();
+    let late = world.request(Action::Refuse(Refusal::UnknownUser), request(1, 1), false);
+    assert_eq!(
+        [world.done[&first], world.done[&waiting], world.done[&late]],
+        [Ok(Done::Executed), Ok(Done::Repeated), Ok(Done::Repeated)]
+    );
+    let remembered = world.request(Action::Refuse(Refusal::UnknownUser), repeatable(3, 1), false);
+    world.settle();
+    let again = world.request(add(to_connection("a"), &["g"]), repeatable(3, 1), false);
+    assert_eq!([world.done[&remembered], world.done[&again]], [Err(CommandError::UnknownUser); 2]);
 }
 
 #[test]
