@@ -14,7 +14,7 @@
 //! | [`demo`] | the demo page, who may use it, what its buttons do | sessions, stores, how a fault is made on a socket |
 //! | [`rest`] | the data-plane REST API: its HTTP shapes and error table | shards' insides, sockets |
 //! | [`events`] | event handlers (CloudEvents webhooks): routes, requests and answers, attempts | shards, sockets, records |
-//! | [`admin`] | the health operation, whether the gateway takes work, which hubs are damaged | sessions, tokens |
+//! | [`admin`] | the health operation, whether the gateway takes work, which hubs are damaged, metrics, the socket over which a copy is asked for | sessions, tokens |
 //! | [`auth`] | keys and tokens | what a permission is used for |
 //! | [`config`] | every key with its unit, default, cost and danger | what a setting does to the part that takes it |
 //! | [`telemetry`] | the log's filter and formats | what is logged |

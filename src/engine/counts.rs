@@ -22,7 +22,7 @@ pub struct HubCounts {
 }
 
 impl Engine {
-    /// The counts of all hubs that exist, by their names. Those that can't be used now have none.
+    /// The counts of all hubs that exist and can be used now, by their names; a closed one has no session.
     pub async fn counts(&self) -> Vec<HubCounts> {
         let mut hubs = self.all_hubs();
         hubs.sort_unstable_by(|(a, ..), (b, ..)| a.cmp(b));

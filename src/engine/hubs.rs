@@ -237,7 +237,10 @@ impl Engine {
             Phase::Closed if want == Want::Sessions => Ok(Found::Empty),
             Phase::Closed | Phase::Failed if hubs.is_closed => Err(HubUnavailable::Starting),
             Phase::Failed if let Some(error) = entry.lasting_failure() => Err(error),
-            Phase::Closed | Phase::Failed => Ok(Found::Busy(self.begin(name, entry, Engine::start_hub))),
+            Phase::Closed | Phase::Failed => {
+                let is_used = want != Want::Sessions;
+                Ok(Found::Busy(self.begin(name, entry, |engine, name| engine.start_hub(name, is_used))))
+            }
         }
     }
 
@@ -268,7 +271,8 @@ impl Engine {
         work
     }
 
-    async fn start_hub(self, name: HubName) -> Result<(), HubUnavailable> {
+    /// `is_used` is whether that is a use of it.
+    async fn start_hub(self, name: HubName, is_used: bool) -> Result<(), HubUnavailable> {
         let start = {
             let hubs = self.0.hubs.lock();
             hubs.entries.get(&name).map(|entry| (entry.boot, Arc::clone(&entry.repeated)))
@@ -281,7 +285,7 @@ impl Engine {
             Ok((handle, empty_since)) => {
                 entry.is_new = false;
                 entry.failure = None;
-                entry.used = before(handle.time(), empty_since);
+                entry.used = before(handle.time(), empty_since.filter(|_| !is_used));
                 entry.phase = Phase::Live(handle);
                 Ok(())
             }
@@ -305,13 +309,13 @@ impl Engine {
         let mut hubs = self.0.hubs.lock();
         let entry = hubs.entries.entry(name.clone()).or_insert_with(|| Entry::new(self.0.boot, false));
         if matches!(entry.phase, Phase::Closed | Phase::Failed) {
-            drop(self.begin(name, entry, Engine::start_hub));
+            drop(self.begin(name, entry, |engine, name| engine.start_hub(name, false)));
         }
     }
 
-    /// Tries to start a hub that exists and is not live.
+    /// Tries to start a hub that exists and could not be started. That is no use of it.
     pub(super) async fn try_again(&self, name: &HubName) -> Result<(), HubUnavailable> {
-        self.hub_that_is(name, Want::Existing).await.map(drop)
+        self.hub_that_is(name, Want::Sessions).await.map(drop)
     }
 
     /// Hubs whose sessions can't be served because what is stored of them is damaged or could not be read, by their names.
@@ -474,15 +478,16 @@ impl Engine {
         live.collect()
     }
 
-    /// All hubs that exist, with their handle if they are live, and the requests that were repeated.
+    /// All hubs that are live, with their handle, or closed, and the requests that were repeated in each.
     pub(super) fn all_hubs(&self) -> Vec<(HubName, Option<HubHandle>, Arc<AtomicU64>)> {
         let hubs = self.0.hubs.lock();
-        let all = hubs.entries.iter().filter(|(_, entry)| !entry.is_new).map(|(name, entry)| {
+        let all = hubs.entries.iter().filter_map(|(name, entry)| {
             let handle = match &entry.phase {
                 Phase::Live(handle) => Some(handle.clone()),
-                _ => None,
+                Phase::Closed => None,
+                Phase::Busy(_) | Phase::Failed => return None,
             };
-            (name.clone(), handle, Arc::clone(&entry.repeated))
+            Some((name.clone(), handle, Arc::clone(&entry.repeated)))
         });
         all.collect()
     }

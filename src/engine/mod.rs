@@ -1,7 +1,8 @@
 //! Drives hub shards: appends what they propose, feeds them what the log brings, fires their timers, wakes writers.
 //!
 //! One task owns one shard (`shard.rs`); everybody else talks to it through its inbox. The only other state that is
-//! shared is each session's outbox, which its socket's writer pulls from.
+//! shared is each session's outbox, which its socket's writer pulls from. `hubs.rs` knows which hubs there are, and starts,
+//! closes and removes them.
 //!
 //! The engine does not know WebSocket frames, HTTP types or file formats.
 
