@@ -236,8 +236,10 @@ impl Engine {
             Phase::Busy(work) => Ok(Found::Busy(work.clone())),
             Phase::Closed if want == Want::Sessions => Ok(Found::Empty),
             Phase::Closed | Phase::Failed if hubs.is_closed => Err(HubUnavailable::Starting),
-            Phase::Failed if let Some(error) = entry.lasting_failure() => Err(error),
             Phase::Closed | Phase::Failed => {
+                if let Some(error) = entry.lasting_failure() {
+                    return Err(error);
+                }
                 let is_used = want != Want::Sessions;
                 Ok(Found::Busy(self.begin(name, entry, |engine, name| engine.start_hub(name, is_used))))
             }
