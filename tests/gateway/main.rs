@@ -11,6 +11,7 @@
 //! | `requests`, `acks`, `permissions`, `payloads` | what clients ask for |
 //! | `raw`, `conversions` | clients without a subprotocol; from each kind of client to each |
 //! | `delivery`, `ordering`, `recovery`, `takeover` | what they can rely on |
+//! | `crashes`, `marks`, `soak` | the binary killed or stopped and started again over its data |
 //! | `closing`, `limits`, `wire_limits`, `shutdown` | how it ends |
 //! | `appends` | failing and slow logs |
 //! | `demo` | the demo page and its operations, and who may use them |
@@ -44,6 +45,7 @@ mod floods;
 mod full_disk;
 mod handshake;
 mod limits;
+mod marks;
 mod ordering;
 mod origins;
 mod payloads;
