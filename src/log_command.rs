@@ -19,8 +19,8 @@ use crate::cli::{Copy, Hubs, Log, NewEpoch, OneHub};
 use crate::fold_check::sessions_after_fold;
 use crate::{Failure, print, runtime_failure, usage};
 
-/// How many records there are of each kind.
-type Kinds = BTreeMap<&'static str, u64>;
+/// How many records there are of each kind, and their bytes.
+type Kinds = BTreeMap<&'static str, (u64, u64)>;
 
 /// Runs one of the commands.
 pub fn run(command: &Log) -> Result<(), Failure> {
@@ -121,7 +121,11 @@ fn look(
     for hub in &hubs {
         let mut kinds = Kinds::new();
         let report = store.read(hub, |found| match found {
-            Found::Record(_, record) => *kinds.entry(kind(&record.body)).or_default() += 1,
+            Found::Record(_, record) => {
+                let (count, bytes) = kinds.entry(kind(&record.body)).or_default();
+                *count += 1;
+                *bytes += record.encode().len() as u64;
+            }
             Found::Progress(bytes) => progress.inc(bytes),
             Found::Checkpoint(..) => {}
         });
@@ -168,8 +172,8 @@ fn summary(hub: &HubName, kinds: &Kinds, report: &HubReport) -> String {
         HumanBytes(report.meta_file_bytes)
     );
     let _ = write!(text, "\n  records: {}", HumanCount(records(report)));
-    for (kind, count) in kinds {
-        let _ = write!(text, "\n    {kind}: {}", HumanCount(*count));
+    for (kind, (count, bytes)) in kinds {
+        let _ = write!(text, "\n    {kind}: {}, {} bytes", HumanCount(*count), HumanCount(*bytes));
     }
     for segment in &report.segments {
         let _ = write!(

@@ -552,7 +552,7 @@ fn a_log_can_be_inspected_verified_and_given_a_new_epoch() {
     for word in [
         "hub chat: ok",
         "epoch ",
-        "sessions opened: 1",
+        "sessions opened: 1, ",
         "segment 00000000000000000000.redb: offsets 0 to before ",
     ] {
         assert!(before.contains(word), "{word}: {before}");

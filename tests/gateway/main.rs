@@ -11,6 +11,7 @@
 //! | `requests`, `acks`, `permissions`, `payloads` | what clients ask for |
 //! | `raw`, `conversions` | clients without a subprotocol; from each kind of client to each |
 //! | `delivery`, `ordering`, `recovery`, `takeover` | what they can rely on |
+//! | `crashes`, `marks`, `soak` | the binary killed or stopped and started again over its data |
 //! | `closing`, `limits`, `wire_limits`, `shutdown` | how it ends |
 //! | `appends` | failing and slow logs |
 //! | `starting`, `clocks` | when a gateway is ready; wall clocks that jump |
@@ -49,6 +50,7 @@ mod full_disk;
 mod handshake;
 mod hubs;
 mod limits;
+mod marks;
 mod ordering;
 mod origins;
 mod payloads;

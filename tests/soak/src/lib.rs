@@ -1,11 +1,21 @@
 //! Kills real gateways at random moments under load, and has the checker judge what their clients saw.
 //!
-//! The gateway is the program itself, killed with SIGKILL and started again over the same data. Clients are the
-//! protocol crate's own, with the habits of the official ones; half of them dial through a proxy that cuts. Each keeps
-//! one session over all kills; losing it is a failure. What they ask for and see is a history, which the same checker
-//! judges that judges the simulation.
+//! The gateway is the program itself, killed with SIGKILL, now and then stopped with SIGTERM, and started again over the same
+//! data. Clients are the protocol crate's own, with the habits of the official ones. Each keeps one session over all kills;
+//! losing it is a failure. What they ask for and see is a history, which the same checker judges that judges the simulation.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `peer.rs` | clients that publish, join and leave at random; half of them dial through a proxy that cuts |
+//! | `fast.rs` | publishers at a steady rate, and subscribers that mostly listen |
+//! | `ledger.rs` | what the latter have acknowledged, and what a restart may bring back of it |
+//! | `line.rs` | what is common to all clients: the state machine, its socket, its history |
+//! | `gateway.rs` | the process |
 
+mod fast;
 mod gateway;
+mod ledger;
+mod line;
 mod peer;
 
 use std::cell::RefCell;
@@ -15,22 +25,26 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
-use oncewire_checker::{History, Verdict, check};
+use oncewire_checker::{History, Verdict, ViolationKind, check};
 use oncewire_proxy::{Action, Proxy, RandomFaults};
 use oncewire_recorder::quiesced;
 use rand::rngs::SmallRng;
 use rand::{Rng as _, SeedableRng as _};
 use tokio::sync::watch;
 use tokio::task::{JoinSet, LocalSet};
+use tokio::time::Instant;
 
+use fast::FAST_HUB;
+pub use fast::Fast;
 pub use gateway::{ACCESS_KEY, Gateway, GatewayCommand, Grant};
-pub use peer::Counts;
-use peer::{EVERYBODY, Peer, Run, Stage};
+use ledger::{Ending, Ledger};
+pub use ledger::{Redelivered, Spread};
+pub use line::Counts;
+use line::{EVERYBODY, Place, Run, Stage};
+use peer::Peer;
 
-/// The hub of the soak.
+/// The hub of the clients that do things at random.
 const HUB: &str = "soak";
-/// How long after that a kill may wait, in milliseconds.
-const KILL_WAIT_MS_MAX: u64 = 300;
 /// How long a start may run before it is killed too, in milliseconds.
 const START_MS_MAX: u64 = 150;
 /// How often a start is killed too, in a thousand.
@@ -43,12 +57,38 @@ const HEAL_WAIT: Duration = Duration::from_secs(600);
 pub struct Round {
     /// How often the gateway is killed.
     pub kills: u32,
-    /// How many clients there are.
+    /// How often it is stopped instead, in a thousand. Stops come in addition to the kills.
+    pub stops_permille: u32,
+    /// How long it runs at least between two of these.
+    pub run_min: Duration,
+    /// How much longer it may run at random.
+    pub run_more: Duration,
+    /// How many clients there are that do things at random.
     pub clients: usize,
+    /// How long such a client may rest between two requests, in milliseconds.
+    pub rest_ms_max: u64,
     /// Outcomes of requests between two kills at least, and after the last, so that each kill meets work under way.
     pub outcomes_min: u64,
+    /// Those that are fast, if any; the gateway has to be started with their [`Fast::configuration`].
+    pub fast: Option<Fast>,
     /// For faults, pauses and what clients do. Processes run as they like, so a seed does not repeat a run.
     pub seed: u64,
+}
+
+impl Default for Round {
+    fn default() -> Self {
+        Self {
+            kills: 0,
+            stops_permille: 0,
+            run_min: Duration::ZERO,
+            run_more: Duration::from_millis(300),
+            clients: 6,
+            rest_ms_max: 12,
+            outcomes_min: 30,
+            fast: None,
+            seed: 0,
+        }
+    }
 }
 
 /// What a round came to.
@@ -61,18 +101,31 @@ pub struct Report {
     pub counts: Counts,
     /// Kills, those of starts included.
     pub kills: u32,
+    /// Stops.
+    pub stops: u32,
     /// Faults of the proxy that struck.
     pub cuts: u64,
+    /// What restarts brought back to the fast subscribers, if there were any.
+    pub redelivered: Option<Redelivered>,
+    /// Messages that an outbox of theirs may hold.
+    pub fast_bound: u64,
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kills, stops, cuts, verdict, .. } = self;
         let Counts { published, delivered, resumed, duplicates } = self.counts;
+        let [lost, doubled] =
+            [ViolationKind::Lost, ViolationKind::Duplicated].map(|kind| verdict.count(kind));
         write!(
             f,
-            "{} kills, {} cuts, {published} outcomes, {delivered} deliveries, {resumed} resumes, {duplicates} duplicates",
-            self.kills, self.cuts
-        )
+            "{kills} kills, {stops} stops, {cuts} cuts, {published} requests, {delivered} deliveries, {resumed} resumes, \
+             {duplicates} duplicates; {lost} lost, {doubled} doubled"
+        )?;
+        match &self.redelivered {
+            Some(redelivered) => write!(f, "\noutboxes of {}: {redelivered}", self.fast_bound),
+            None => Ok(()),
+        }
     }
 }
 
@@ -98,31 +151,34 @@ async fn run_here(gateway: &mut Gateway, round: &Round) -> Result<Report> {
     let (stage, watched) = watch::channel(Stage::Storm);
     let mut history = History::new();
     let recorder = history.recorder("soak");
-    let shared = Run {
-        history: Rc::new(RefCell::new(history)),
-        recorder,
-        counts: Rc::default(),
-        stage: watched,
-        clients: round.clients,
-        hub: HUB,
-    };
-    let mut peers = JoinSet::new();
+    let shared =
+        Run { history: Rc::new(RefCell::new(history)), recorder, counts: Rc::default(), stage: watched };
+    let ledger: Rc<RefCell<Ledger>> = Rc::default();
+    let mut clients = JoinSet::new();
     for index in 0..round.clients {
-        let user = format!("c{index}");
-        let url = gateway.client_url(Grant { hub: HUB, user: &user, groups: &[EVERYBODY] }).await?;
         let address = if index % 2 == 0 { gateway.address() } else { proxy.address() };
-        peers.spawn_local(Peer::new(user, url, address, shared.clone(), random.random()).run());
+        let place = place(gateway, HUB, format!("c{index}"), vec![EVERYBODY], address, round.clients).await?;
+        clients.spawn_local(Peer::new(place, shared.clone(), round.rest_ms_max, random.random()).run());
     }
-    let kills = tokio::select! {
-        kills = storm(gateway, round, &mut random, &shared.counts) => kills?,
-        ended = peers.join_next() => return Err(early(ended)),
+    if let Some(fast) = round.fast {
+        let all = fast.clients();
+        let count = all.len();
+        for (client, name, groups) in all {
+            let place = place(gateway, FAST_HUB, name, groups, gateway.address(), count).await?;
+            let (shared, ledger) = (shared.clone(), Rc::clone(&ledger));
+            clients.spawn_local(fast::run(client, fast, place, shared, ledger, random.random()));
+        }
+    }
+    let (kills, stops) = tokio::select! {
+        ended = storm(gateway, round, &mut random, &shared.counts, &ledger) => ended?,
+        ended = clients.join_next() => return Err(early(ended)),
     };
     proxy.set_random(None);
     let cuts = proxy.report().faults;
     proxy.strike_all(Action::CutRst);
     stage.send_replace(Stage::Heal);
     tokio::time::timeout(HEAL_WAIT, async {
-        while let Some(ended) = peers.join_next().await {
+        while let Some(ended) = clients.join_next().await {
             ended??;
         }
         anyhow::Ok(())
@@ -131,8 +187,28 @@ async fn run_here(gateway: &mut Gateway, round: &Round) -> Result<Report> {
     .context("clients wait for something that does not come")??;
     let mut history = shared.history.take();
     history.push(recorder, quiesced(None));
-    let counts = shared.counts.take();
-    Ok(Report { verdict: check(&history), history, counts, kills, cuts })
+    Ok(Report {
+        verdict: check(&history),
+        history,
+        counts: shared.counts.take(),
+        kills,
+        stops,
+        cuts,
+        redelivered: round.fast.map(|_| ledger.take().close()),
+        fast_bound: round.fast.map_or(0, |fast| fast.bound()),
+    })
+}
+
+async fn place(
+    gateway: &Gateway,
+    hub: &'static str,
+    name: String,
+    groups: Vec<&'static str>,
+    address: SocketAddr,
+    clients: usize,
+) -> Result<Place> {
+    let url = gateway.client_url(Grant { hub, user: &name, groups: &groups }).await?;
+    Ok(Place { name, hub, groups, url, address, clients })
 }
 
 fn early(ended: Option<Result<Result<()>, tokio::task::JoinError>>) -> anyhow::Error {
@@ -143,28 +219,38 @@ fn early(ended: Option<Result<Result<()>, tokio::task::JoinError>>) -> anyhow::E
     }
 }
 
-/// Kills and starts the gateway; returns how often it was killed.
+/// Kills or stops the gateway and starts it again; returns how often it did each.
 async fn storm(
     gateway: &mut Gateway,
     round: &Round,
     random: &mut SmallRng,
     counts: &RefCell<Counts>,
-) -> Result<u32> {
-    let mut kills = 0;
+    ledger: &RefCell<Ledger>,
+) -> Result<(u32, u32)> {
+    let (mut kills, mut stops) = (0, 0);
     loop {
         let enough = counts.borrow().published + round.outcomes_min;
         while counts.borrow().published < enough {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         if kills == round.kills {
-            return Ok(kills);
+            return Ok((kills, stops));
         }
-        tokio::time::sleep(Duration::from_millis(random.random_range(0..KILL_WAIT_MS_MAX))).await;
-        gateway.kill().await?;
-        kills += 1;
+        tokio::time::sleep(round.run_min + round.run_more.mul_f64(random.random())).await;
+        if random.random_ratio(round.stops_permille, 1000) {
+            ledger.borrow_mut().ends(Ending::Stopped, Instant::now());
+            gateway.stop().await?;
+            stops += 1;
+        } else {
+            ledger.borrow_mut().ends(Ending::Killed, Instant::now());
+            gateway.kill().await?;
+            kills += 1;
+        }
+        ledger.borrow_mut().ended();
         while kills < round.kills && random.random_ratio(KILL_AT_START_PERMILLE, 1000) {
             let within = Duration::from_millis(random.random_range(0..START_MS_MAX));
             gateway.restart_and_kill_within(within).await?;
+            ledger.borrow_mut().ends(Ending::Killed, Instant::now());
             kills += 1;
         }
         gateway.restart().await?;
@@ -182,5 +268,10 @@ pub fn judge(report: &Report) -> Result<()> {
     let statistics = &report.verdict.statistics;
     ensure!(statistics.must_arrive > 0, "no message was one that has to arrive: {report}");
     ensure!(report.kills == 0 || statistics.resumed > 0, "no session was resumed: {report}");
+    let Some(redelivered) = &report.redelivered else { return Ok(()) };
+    ensure!(redelivered.forgotten == 0, "a restart brought back what it had to remember: {report}");
+    // At most half of the bound is unacknowledged, and a quarter without a mark.
+    let most = redelivered.eager.max.max(redelivered.patient.max).max(redelivered.stopped.max);
+    ensure!(most <= report.fast_bound, "a restart brought back more than an outbox may hold: {report}");
     Ok(())
 }

@@ -2,11 +2,12 @@
 
 use std::io::Write as _;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
 use indicatif::{ProgressBar, ProgressStyle};
-use oncewire_soak::{Gateway, GatewayCommand, Round, judge, run};
+use oncewire_soak::{Counts, Fast, Gateway, GatewayCommand, Redelivered, Report, Round, judge, run};
 
 /// Kills a gateway with SIGKILL at random moments under load, and has the checker judge what its clients saw.
 #[derive(Parser)]
@@ -18,15 +19,34 @@ struct Arguments {
     /// How often to kill
     #[arg(long, default_value_t = 100)]
     kills: u32,
-    /// Kills between two judgements; sessions last for one round
-    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    /// How often to stop with SIGTERM instead, in a thousand; stops come in addition to the kills
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(..1000))]
+    stops_permille: u32,
+    /// Seconds between two kills at least
+    #[arg(long, default_value = "0", value_parser = seconds)]
+    min_seconds: Duration,
+    /// Seconds between two kills at most
+    #[arg(long, default_value = "0.3", value_parser = seconds)]
+    max_seconds: Duration,
+    /// Kills between two judgements; sessions last for one round, and all that is seen in it is kept in memory
+    #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..))]
     kills_per_round: u32,
-    /// How many clients there are
+    /// How many clients there are that do things at random
     #[arg(long, default_value_t = 8)]
     clients: usize,
+    /// How long such a client may rest between two requests, in milliseconds [default: 12 where kills are at most a
+    /// second apart, else 100]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    rest_ms_max: Option<u64>,
     /// Outcomes of requests between two kills at least
     #[arg(long, default_value_t = 30)]
     outcomes_min: u64,
+    /// How many fast subscribers there are, by turns with the habits of the JavaScript, Python and Java clients
+    #[arg(long, default_value_t = 3)]
+    fast_subscribers: usize,
+    /// Publishes in a second to fast subscribers; to those with Java's habits a fifth of it
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(50..=100_000))]
+    fast_rate: u32,
     /// The gateway's program [default: oncewire beside this one]
     #[arg(long)]
     gateway: Option<PathBuf>,
@@ -54,22 +74,33 @@ async fn main() -> Result<()> {
     let data_dir = arguments.data_dir.clone().unwrap_or_else(|| temporary.path().join("data"));
     let beside = std::env::current_exe()?.with_file_name("oncewire");
     let binary = arguments.gateway.as_deref().unwrap_or(&beside);
+    let fast =
+        Fast { subscribers: arguments.fast_subscribers, publishes_per_second: arguments.fast_rate, haste: 1 };
+    let configuration = temporary.path().join("oncewire.toml");
+    std::fs::write(&configuration, fast.configuration())?;
     let mut command = GatewayCommand::on_disk(binary, &data_dir, &arguments.durability);
+    command.arguments.extend(["--config".to_owned(), configuration.display().to_string()]);
     command.arguments.extend(arguments.gateway_arguments.clone());
     let mut gateway = Gateway::start(command).await?;
     let style = ProgressStyle::with_template("{bar:40} {pos}/{len} kills, {elapsed_precise}")?;
     let progress = ProgressBar::new(u64::from(arguments.kills)).with_style(style);
+    let is_quick = arguments.max_seconds <= Duration::from_secs(1);
+    let rest_ms_max = arguments.rest_ms_max.unwrap_or(if is_quick { 12 } else { 100 });
     let seed = arguments.seed.unwrap_or_else(rand::random);
-    let mut killed = 0;
+    let mut total = Total::default();
     for number in 0.. {
-        if killed >= arguments.kills {
+        if total.kills >= arguments.kills {
             break;
         }
-        let kills = arguments.kills_per_round.min(arguments.kills - killed);
         let round = Round {
-            kills,
+            kills: arguments.kills_per_round.min(arguments.kills - total.kills),
+            stops_permille: arguments.stops_permille,
+            run_min: arguments.min_seconds,
+            run_more: arguments.max_seconds.saturating_sub(arguments.min_seconds),
             clients: arguments.clients,
+            rest_ms_max,
             outcomes_min: arguments.outcomes_min,
+            fast: (fast.subscribers > 0).then_some(fast),
             seed: seed.wrapping_add(number),
         };
         let report = run(&mut gateway, &round).await.with_context(|| format!("seed {}", round.seed))?;
@@ -81,13 +112,56 @@ async fn main() -> Result<()> {
                 arguments.history.display()
             )));
         }
-        killed += report.kills;
-        progress.set_position(u64::from(killed));
+        total.add(&report);
+        progress.set_position(u64::from(total.kills));
         progress.suspend(|| writeln!(std::io::stdout(), "seed {}: {report}", round.seed))?;
     }
     progress.finish_and_clear();
-    writeln!(std::io::stdout(), "{killed} kills: nothing lost, repeated or reordered")?;
-    gateway.stop().await
+    total.print(fast.bound())?;
+    gateway.stop().await?;
+    let settled = total.redelivered.settled;
+    ensure!(
+        settled == 0,
+        "{settled} messages came again although they had been acknowledged 2 s before a kill"
+    );
+    Ok(())
+}
+
+/// What all rounds came to.
+#[derive(Default)]
+struct Total {
+    kills: u32,
+    stops: u32,
+    counts: Counts,
+    redelivered: Redelivered,
+}
+
+impl Total {
+    fn add(&mut self, report: &Report) {
+        self.kills += report.kills;
+        self.stops += report.stops;
+        self.counts.add(&report.counts);
+        if let Some(redelivered) = &report.redelivered {
+            self.redelivered.add(redelivered);
+        }
+    }
+
+    /// A round in which anything was lost, repeated, reordered or refused has ended the run before.
+    fn print(&self, bound: u64) -> Result<()> {
+        let Self { kills, stops, counts, redelivered } = self;
+        writeln!(
+            std::io::stdout(),
+            "{kills} kills, {stops} stops, {} requests, {} deliveries; 0 sessions refused, 0 lost, 0 doubled, 0 reordered\n\
+             outboxes of {bound}: {redelivered}",
+            counts.published,
+            counts.delivered
+        )?;
+        Ok(())
+    }
+}
+
+fn seconds(text: &str) -> Result<Duration> {
+    Ok(Duration::try_from_secs_f64(text.parse()?)?)
 }
 
 fn keep(history: &oncewire_checker::History, path: &std::path::Path) -> Result<()> {

@@ -76,6 +76,26 @@ fn an_ack_that_fell_due_without_a_socket_goes_to_the_next_one() {
 }
 
 #[test]
+fn a_client_whose_wait_begins_anew_with_each_socket_acknowledges_only_on_one_that_lasts() {
+    let mut scene = Scene::connected_with(ClientSettings::like_java());
+    scene.gets(&message(1, "a"));
+    scene.expect(&["deliver 1 a"]);
+    for _ in 0..3 {
+        scene.wait_ms(4_999);
+        scene.is_cut_and_recovers();
+        scene.expect(&["recovered"]);
+    }
+    scene.gets(&message(1_000, "b"));
+    scene.wait_ms(4_999);
+    scene.expect(&["deliver 1000 b"]);
+    scene.wait_ms(1);
+    scene.expect(&[&acked(1_000)]);
+    scene.is_cut_and_recovers();
+    scene.wait_ms(100_000);
+    scene.expect(&["recovered"]);
+}
+
+#[test]
 fn a_new_session_counts_anew() {
     let mut scene = Scene::connected();
     scene.gets(&message(5, "a"));

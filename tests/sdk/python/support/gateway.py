@@ -10,12 +10,16 @@ ACCESS_KEY = "sdk-tests-access-key-0123456789abcdef"
 
 
 class Gateway:
-    """Listens on a free port of loopback, which it keeps over restarts. `toml` is the text of its configuration file."""
+    """Listens on a free port of loopback, which it keeps over restarts. `toml` is the text of its configuration file,
+    `disk` keeps its log over restarts."""
 
-    def __init__(self, folder: Path, toml: str = "", environment: dict[str, str] | None = None):
+    def __init__(
+        self, folder: Path, toml: str = "", environment: dict[str, str] | None = None, disk: bool = False
+    ):
         self._config = folder / "oncewire.toml"
         self._config.write_text(toml)
         self._environment = environment
+        self._store = ["--data-dir", str(folder / "data")] if disk else ["--store", "memory"]
         self._process: Process | None = None
         self._lines: list[str] = []
         self.port = 0
@@ -35,7 +39,7 @@ class Gateway:
                 ready.put(found[1])
 
         arguments = ["serve", "--listen", f"127.0.0.1:{self.port}", "--access-key", ACCESS_KEY]
-        arguments += ["--config", str(self._config), "--store", "memory"]
+        arguments += ["--config", str(self._config), *self._store]
         self._process = Process("oncewire", arguments, on_line, self._environment)
         self.connection_string = ready.get(timeout=PATIENCE_SECONDS)
         assert self.connection_string, "the gateway ended before it was ready\n" + "\n".join(self._lines)
