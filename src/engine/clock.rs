@@ -94,7 +94,7 @@ impl HubClock {
     /// One that stands beside no hub.
     #[cfg(test)]
     pub(crate) fn for_test() -> Self {
-        BootClock::begin(wall_clock()).hub(&HubName::new("test").unwrap())
+        BootClock::begin(wall_clock()).hub(&HubName::new("test").unwrap_or_else(|_| unreachable!()))
     }
 
     /// The hub's time begins, when all that was in its log has been folded. `last` is the latest time there.

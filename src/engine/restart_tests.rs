@@ -204,7 +204,7 @@ async fn a_hub_goes_on_from_its_logs_time_when_the_wall_clock_is_behind_it() {
     let wall = wall_clock();
     let first = engine(1, wall.plus_ms(AHEAD_MS)).await;
     let hub = first.hub(&hub_name()).await.unwrap();
-    let session = open(&hub, "session", &["room"]).await;
+    let session = open(&hub, "session", &[]).await;
     publish_many(&session, 0..50).await;
     let ahead = hub.0.clock.now();
     assert!(ahead >= wall.plus_ms(AHEAD_MS));

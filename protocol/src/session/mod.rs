@@ -9,6 +9,7 @@ mod marking;
 mod memberships;
 mod outbox;
 mod permissions;
+mod reply;
 mod requests;
 mod sequence_ids;
 #[expect(clippy::module_inception, reason = "the room is named after its one main type")]

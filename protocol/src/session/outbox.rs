@@ -17,6 +17,7 @@ use bytes::BytesMut;
 use parking_lot::Mutex;
 
 use super::kept_capacity::shrink_if_empty;
+use super::reply::Reply;
 use super::{Marking, SequenceIds, SharedMessage};
 use crate::log::{SequenceIdsCheckpoint, Time};
 use crate::mutation::{Mutation, is_on};
@@ -99,20 +100,12 @@ struct Entry {
     message: Option<Arc<SharedMessage>>,
 }
 
-#[derive(Debug)]
-struct Reply {
-    /// Position among the deliveries that goes out before this reply.
-    due: u64,
-    message: Downstream,
-}
-
 /// See the module.
 #[derive(Debug)]
 pub struct Outbox {
     subprotocol: Subprotocol,
     limits: OutboxLimits,
-    /// Twice the limits hold until the client has acknowledged up to here: everything that a restart has brought back, and
-    /// of which it may have acknowledged some before.
+    /// Twice the limits hold until the client has acknowledged up to here: all that a restart has brought back.
     restored_up_to: Option<SequenceId>,
     bounds: RequestBounds,
     ids: SequenceIds,
@@ -595,19 +588,6 @@ impl Outbox {
         {
             reader.wake();
         }
-    }
-}
-
-impl Reply {
-    fn memory_bytes(&self) -> usize {
-        let text_bytes = match &self.message {
-            Downstream::Ack { error, .. } => error.as_ref().map_or(0, |error| error.message.len()),
-            Downstream::InvokeFailed { invocation_id, error } => invocation_id.len() + error.message.len(),
-            Downstream::StreamClosed { stream_id, error } => stream_id.len() + error.message.len(),
-            Downstream::Disconnected { message } => message.len(),
-            Downstream::Connected { .. } | Downstream::Pong => 0,
-        };
-        size_of::<Self>() + text_bytes
     }
 }
 
