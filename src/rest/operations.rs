@@ -166,6 +166,10 @@ async fn carry_out(
 ) -> Result<Result<Done, CommandError>, RestError> {
     let hub = &request.call.hub;
     let key = repetition::key(request, &rest.config.hub(hub.as_str()), body)?;
+    // What a repeatable request came to is remembered in its hub, also where nobody is.
+    if request.repeatable.is_some() {
+        return Ok(rest.engine.hub(hub).await?.ask(action, key).await);
+    }
     Ok(rest.engine.commanded_hub(hub).await?.ask(action, key).await)
 }
 

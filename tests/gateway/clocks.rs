@@ -129,8 +129,9 @@ async fn a_wall_clock_that_was_ahead_at_a_start_stops_no_time_after_the_next_one
     let Some(mut jumping) = Jumping::start("+3h", config).await else { return };
     let mut publisher = jumping.reliable(Token::user("p").group("g")).await;
     let identity = publisher.identity();
-    publisher.done(publish("g", 1, "from the future")).await;
+    publisher.send(publish("g", 1, "from the future")).await;
     publisher.expect(message(1, "g", "p", "from the future")).await;
+    publisher.expect(success(1)).await;
     jumping.set_clock("+0");
     jumping.crash().await;
     let warnings = |log: String| log.lines().filter(|line| line.contains("is behind")).count();

@@ -32,7 +32,7 @@ const CAUGHT_WITHIN: &[(Fault, u64)] = &[
     (Core(DoubtForgottenAtRetry), 200),
     (Core(RequestsNotConsulted), 20),
     (Core(RequestsNotRestored), 100),
-    (Core(MarksNotRestored), 40),
+    (Core(MarksNotRestored), 200),
     (Core(MarkFreesOneMore), 40),
     (Core(RestoredCountsAgainstBound), 200),
     (Core(ForgottenRequestTakenForNew), 100),

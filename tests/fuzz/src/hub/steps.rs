@@ -127,6 +127,7 @@ pub enum Step {
     Wait {
         ms: u32,
     },
+    /// The wall clock goes back, which the next boot finds.
     ClockBack {
         ms: u32,
     },

@@ -94,6 +94,11 @@ impl Truth {
         Self { groups_max, ..Self::default() }
     }
 
+    /// The latest time in the log.
+    pub fn last_time(&self) -> Time {
+        self.log.iter().map(|(_, record)| record.time).max().unwrap_or_default()
+    }
+
     /// A record lands in the log, with a gap now and then.
     pub fn land(&mut self, record: &Arc<Record>) {
         let next = self.log.last().map_or(0, |(offset, _)| offset.0 + 1);

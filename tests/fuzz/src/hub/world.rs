@@ -46,6 +46,8 @@ pub struct World {
     settings: HubSettings,
     now: Time,
     latest: Time,
+    /// How far the wall clock has gone back since the boot.
+    clock_back_ms: u64,
     boots: u128,
     /// How much of the log has come back to the shard.
     applied: usize,
@@ -85,6 +87,7 @@ impl World {
             settings,
             now,
             latest: now,
+            clock_back_ms: 0,
             boots: 0,
             applied: 0,
             appends: VecDeque::new(),
@@ -188,7 +191,7 @@ impl World {
                 }
             }
             Step::Wait { ms } => self.wait(u64::from(ms)),
-            Step::ClockBack { ms } => self.now = Time(self.now.0.saturating_sub(u64::from(ms))),
+            Step::ClockBack { ms } => self.clock_back_ms += u64::from(ms),
             Step::Restart => self.restart(),
         }
     }
@@ -283,6 +286,8 @@ impl World {
         self.sockets.clear();
         self.applied = 0;
         self.truth.forget_acknowledged();
+        let wall = Time(self.now.0.saturating_sub(std::mem::take(&mut self.clock_back_ms)));
+        self.now = wall.max(self.truth.last_time());
         let boot = BootId(self.boots);
         self.hub = Hub::new(self.settings.clone(), Shard::WHOLE, boot, Arc::clone(&self.budget));
         self.handle(Input::TakesDisconnected(self.handlers.takes_disconnected));
