@@ -12,7 +12,7 @@ use super::query::Query;
 use super::repetition::{self, Repeatable};
 use super::route::{self, Call, Kind};
 use super::{DUPLICATE, Rest, listing, tokens};
-use crate::engine::{Action, CommandError, Done};
+use crate::engine::{Action, CommandError, Commanded, Done};
 
 /// A request whose operation is known.
 pub(super) struct Request {
@@ -166,7 +166,12 @@ async fn carry_out(
 ) -> Result<Result<Done, CommandError>, RestError> {
     let hub = &request.call.hub;
     let key = repetition::key(request, &rest.config.hub(hub.as_str()), body)?;
-    Ok(rest.engine.commanded_hub(hub).await?.ask(action, key).await)
+    let hub = match request.repeatable {
+        // It leaves something in any case: what its repetition is answered.
+        Some(_) => Commanded::Hub(rest.engine.hub(hub).await?),
+        None => rest.engine.commanded_hub(hub).await?,
+    };
+    Ok(hub.ask(action, key).await)
 }
 
 fn answer(
