@@ -153,6 +153,7 @@ fn kind(body: &Body) -> &'static str {
         Body::Removed { .. } => "removals from groups",
         Body::Closed { .. } => "closes by the application",
         Body::Handled { .. } => "events handled",
+        Body::Acked { .. } => "sequence acks",
         Body::Told { .. } => "ends told to the application",
     }
 }

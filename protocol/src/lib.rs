@@ -54,6 +54,13 @@
 //!   changes and old tokens are refused with 1008.
 //! * **R13** *Trim answers for it.* The log is never trimmed past what a live session still needs; the few messages that an
 //!   idle session still needs are copied into the checkpoint, so that it can't pin the log.
+//! * **R14** *Positions move by records.* A stored position moves in the same record as its effect where the effect is in
+//!   the hub, else behind it. So sequence acks go into the log as marks: at most a second later, at once when a session
+//!   has acknowledged a quarter of its bound, all of them at a stop. A crash may bring back what was acknowledged since
+//!   the last mark; so that it makes no session too large, twice its bounds hold until its client has acknowledged all
+//!   that was brought back, and for one retention the process budget is larger by it, at most twice itself.
+//! * **R15** *The cost of a request does not grow with what it does not touch*: not with the session's groups, the hub's
+//!   sessions or hubs, or what is kept; where many must be looked at, in portions between which others are served.
 
 pub mod client;
 pub mod filter;

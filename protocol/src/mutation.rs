@@ -56,6 +56,12 @@ mutations! {
     RequestsNotConsulted,
     /// R8: after a restore nothing is known of the application's requests.
     RequestsNotRestored,
+    /// R14: marks in the log free nothing.
+    MarksNotRestored,
+    /// R14: a mark frees one message more.
+    MarkFreesOneMore,
+    /// R14: what a restart has brought back counts against the bounds at once.
+    RestoredCountsAgainstBound,
     /// R10: a resume is refused for good while the hub boots.
     RefusedWhileBooting,
     /// R10: a session expires although a socket is attached.

@@ -101,12 +101,13 @@ pub struct Config {
     /// session and its outbox stay in memory, also for a client that went away for good.
     pub session_retention_seconds: u64,
 
-    /// How many messages a session may hold that its client has not acknowledged. Default 10,000, 1 to 1,000,000.
+    /// How many messages a session may hold that its client has not acknowledged. Default 30,000, 1 to 1,000,000.
     /// May stand under `[hubs."name"]`. Cost: 16 bytes of memory each, and the message itself once for all sessions.
-    /// Danger: one more ends the session with close code 1008, and official clients acknowledge only once a second.
+    /// Danger: one more ends the session with close code 1008, and official clients acknowledge only once a second, that
+    /// of Java every 5 s. Twice as many may be there after a restart, see `oncewire_protocol` R14.
     pub outbox_messages_max: usize,
 
-    /// How many bytes of such messages a session may hold. Default 16 MiB, 1 to 1 GiB. May stand under
+    /// How many bytes of such messages a session may hold. Default 32 MiB, 1 to 1 GiB. May stand under
     /// `[hubs."name"]`. Danger: below the size of one message that message ends every session that it is sent to.
     pub outbox_bytes_max: usize,
 
@@ -280,8 +281,8 @@ impl Default for Config {
             data_dir: PathBuf::from("data"),
             durability: None,
             session_retention_seconds: 60,
-            outbox_messages_max: 10_000,
-            outbox_bytes_max: 16 * MIB,
+            outbox_messages_max: 30_000,
+            outbox_bytes_max: 32 * MIB,
             ack_window_ids: 10_000,
             websocket_ping_seconds: 20,
             websocket_message_bytes_max: MIB,

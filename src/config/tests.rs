@@ -20,8 +20,8 @@ fn an_empty_file_gives_the_documented_defaults() {
     assert_eq!((config.store, config.data_dir.to_str()), (Store::Disk, Some("data")));
     assert_eq!(config.hub("any").durability, Durability::Sync);
     assert_eq!(config.session_retention_seconds, 60);
-    assert_eq!(config.outbox_messages_max, 10_000);
-    assert_eq!(config.outbox_bytes_max, 16_777_216);
+    assert_eq!(config.outbox_messages_max, 30_000);
+    assert_eq!(config.outbox_bytes_max, 33_554_432);
     assert_eq!(config.ack_window_ids, 10_000);
     assert_eq!(config.websocket_ping_seconds, 20);
     assert_eq!(config.websocket_message_bytes_max, 1_048_576);

@@ -7,6 +7,7 @@
 //! A log that appends within the call is served without a task switch: its records are folded in the same turn.
 
 use std::collections::HashMap;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -206,6 +207,9 @@ impl Driver {
                     }
                 }
                 () = self.calls.next(&mut answers, TURN_INPUTS_MAX) => {}
+                () = poll_fn(|context| self.hub.poll_acknowledged(context)) => {
+                    self.hub.handle(self.clock.now(), Input::Acknowledged);
+                }
                 Ok(()) = self.rounds.changed() => {}
                 () = tokio::time::sleep(timeout.unwrap_or_default()), if timeout.is_some() && !self.has_more => {}
                 // Only when there is nothing else to do; otherwise each turn takes a step with it.
@@ -231,7 +235,8 @@ impl Driver {
             self.hub.wake_writers();
             self.step_checkpoint();
             // What a log that goes with the process says of ends, no later start could tell.
-            if self.appends.is_empty() && (self.log.outlives_process() || self.hub.untold() == 0) {
+            let is_told = self.log.outlives_process() || self.hub.untold() == 0;
+            if self.appends.is_empty() && self.hub.is_marked() && is_told {
                 for drained in self.draining.drain(..) {
                     let _ = drained.send(());
                 }
@@ -290,10 +295,7 @@ impl Driver {
             Command::Drain(drained) => {
                 self.draining.push(drained);
                 self.is_closing = true;
-                if self.log.outlives_process() {
-                    return;
-                }
-                Input::Stop
+                if self.log.outlives_process() { Input::Leave } else { Input::Stop }
             }
         };
         self.hub.handle(self.clock.now(), input);

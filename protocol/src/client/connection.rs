@@ -111,7 +111,10 @@ impl Client {
             ping_at: self.settings.ping_ms.map(|ms| now.plus_ms(ms)),
             connected_until: self.session.is_none().then_some(until),
         });
-        if self.session.is_some() {
+        if let Some(session) = self.session.as_mut() {
+            if self.settings.sequence_ack_anew {
+                session.sequence.wait_anew(now, self.settings.sequence_ack_ms);
+            }
             self.outputs.push_back(Output::Recovered);
             self.resend_requests(now);
         } else if self.can_send() {

@@ -35,6 +35,13 @@ impl Sequence {
         Arrival { is_new, is_jump }
     }
 
+    /// A new socket begins the wait anew.
+    pub(super) fn wait_anew(&mut self, now: ClientTime, ack_ms: u64) {
+        if self.due.is_some() {
+            self.due = Some(now.plus_ms(ack_ms));
+        }
+    }
+
     /// When an ack is due.
     pub(super) fn due(&self) -> Option<ClientTime> {
         self.due

@@ -17,6 +17,8 @@ pub struct ClientSettings {
     pub sequence_ack_ms: u64,
     /// Whether a sequence id far above the one before is acknowledged at once; see [`QUICK_ACK_JUMP`].
     pub quick_ack: bool,
+    /// Whether the wait for a sequence ack begins anew with each socket.
+    pub sequence_ack_anew: bool,
     /// When a request without an answer is sent again under the same ack id; `None` waits for ever.
     pub ack_timeout_ms: Option<u64>,
     /// Pause before a request that failed with `InternalServerError` is sent again under the same ack id.
@@ -59,6 +61,7 @@ impl Default for ClientSettings {
             connect_timeout_ms: 10_000,
             sequence_ack_ms: 1_000,
             quick_ack: true,
+            sequence_ack_anew: false,
             ack_timeout_ms: Some(30_000),
             request_retry_ms: 1_000,
             request_retries_max: 3,
@@ -90,5 +93,10 @@ impl ClientSettings {
             requests_before_connected: true,
             ..Self::default()
         }
+    }
+
+    /// The official Java client's habits: a sequence ack every 5 s of a socket's life, no quick ack and no pings.
+    pub fn like_java() -> Self {
+        Self { sequence_ack_ms: 5_000, sequence_ack_anew: true, ..Self::like_python() }
     }
 }

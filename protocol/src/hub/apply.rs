@@ -15,7 +15,7 @@ use crate::log::{
     RequestKey, Selection, Sent, Time, chunk_of,
 };
 use crate::mutation::{Mutation, is_on};
-use crate::session::{Closing, MemoryBudget, Outcome, Seen, Session, SharedMessage, SharedOutbox};
+use crate::session::{Closing, Marking, MemoryBudget, Outcome, Seen, Session, SharedMessage, SharedOutbox};
 use crate::wire::{Close, ConnectionId, Downstream, GroupName, Message, ReconnectionToken, Sender};
 
 impl Hub {
@@ -62,7 +62,7 @@ impl Hub {
     }
 
     /// Whether a session was restored with the effects of this offset.
-    fn is_covered(&self, key: SessionKey, offset: Offset) -> bool {
+    pub(super) fn is_covered(&self, key: SessionKey, offset: Offset) -> bool {
         self.covered.as_ref().is_some_and(|covered| covered.has(self.sessions[key].chunk, offset))
     }
 
@@ -76,6 +76,7 @@ impl Hub {
         match &record.body {
             Body::Booted { takes_disconnected } => self.apply_booted(offset, record, *takes_disconnected),
             Body::Opened(opened) => self.apply_opened(offset, record, opened),
+            Body::Acked { marks } => self.apply_acked(offset, marks),
             Body::Joined { groups, .. } => {
                 if let Some(key) = session {
                     groups.iter().for_each(|group| self.add_member(key, group));
@@ -151,7 +152,10 @@ impl Hub {
                 continue;
             }
             if self.sessions[key].subprotocol.is_reliable() {
-                self.sessions[key].outbox.lock().let_go_of_socket();
+                let mut outbox = self.sessions[key].outbox.lock();
+                outbox.let_go_of_socket();
+                outbox.restored();
+                drop(outbox);
                 #[cfg(feature = "mutations")]
                 self.sessions[key].outbox.lock().mutate_at_boot();
                 self.sessions[key].events.live_on();
@@ -181,17 +185,25 @@ impl Hub {
         {
             return;
         }
-        let key = self.insert(Session::new(opened, self.settings.outbox, self.settings.requests));
+        let key = self.insert(Session::new(opened, offset, self.settings.outbox, self.settings.requests));
         self.wait_for_client(key, record.time);
     }
 
     /// Takes a session into everything.
     pub(super) fn insert(&mut self, session: Session) -> SessionKey {
-        let (id, chunk) = (session.connection_id.clone(), session.chunk);
+        let (id, number, chunk) = (session.connection_id.clone(), session.number, session.chunk);
+        if session.subprotocol.is_reliable() {
+            let marking = Marking::new(number, Arc::clone(&self.marks.unmarked));
+            session.outbox.lock().set_marking(marking);
+        }
         let groups: Vec<GroupName> = session.groups.iter().cloned().collect();
         let user_id = session.user_id.clone();
+        let is_reliable = session.subprotocol.is_reliable();
         let key = self.sessions.insert(session);
         self.by_connection_id.insert(id, key);
+        if is_reliable {
+            self.by_number.insert(number, key);
+        }
         if let Some(user_id) = user_id {
             self.users.entry(user_id).or_default().insert(key);
         }
@@ -314,13 +326,14 @@ impl Hub {
     fn remove(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.remove(key) else { return };
         self.by_connection_id.remove(&session.connection_id);
+        self.by_number.remove(&session.number);
         if let Some(keys) = self.by_chunk.get_mut(&session.chunk) {
             keys.remove(&key);
             if keys.is_empty() {
                 self.by_chunk.remove(&session.chunk);
             }
         }
-        for group in &session.groups {
+        for group in session.groups.iter() {
             self.unindex_member(key, group);
         }
         if let Some(user_id) = &session.user_id
@@ -344,6 +357,9 @@ impl Hub {
     fn settle(&mut self, now: Time, record: &Record) {
         let counter = record.key.boot.counter;
         self.proposer.settle(counter);
+        if self.marks_settled(now, counter) {
+            return;
+        }
         if let Some(proposal) = self.proposals.remove(&counter) {
             match proposal.purpose {
                 Purpose::Open { open, reconnection_token } => {

@@ -27,6 +27,8 @@ pub enum AppendId {
     },
     /// A single record of the owner, by its counter.
     Proposal(u64),
+    /// A record of marks, by its counter.
+    Marks(u64),
 }
 
 /// A session as one socket holds it. Once another socket is attached it means nothing any more (R6).
@@ -154,8 +156,12 @@ pub enum Input {
     Told(Vec<ConnectionId>),
     /// Whether a handler of the application takes `disconnected` events from now on.
     TakesDisconnected(bool),
+    /// [`Hub::poll_acknowledged`](super::Hub::poll_acknowledged) has completed.
+    Acknowledged,
     /// The process is about to end, and the log with it: every session is over.
     Stop,
+    /// The process is about to end, and the log outlives it: what clients have acknowledged is to be there.
+    Leave,
     /// Records from the log, in its order, none left out.
     Records(Vec<(Offset, Arc<Record>)>),
     /// An append failed. One that succeeds is not reported: its records come back.

@@ -11,6 +11,7 @@
 //! | `selecting.rs` | whom a selection means, and what is asked about sessions |
 //! | `owner.rs` | what the live owner alone decides: opening, closing, expiry, overflow, retries |
 //! | `commands.rs` | what the application asks the owner for |
+//! | `marks.rs` | sequence acks on their way into the log |
 //! | `handling.rs` | what goes to the application's event handlers, and comes back |
 //! | `request_window.rs` | which requests of the application were executed already |
 //! | `timer.rs` | all timers |
@@ -25,6 +26,7 @@ mod checkpointer;
 mod commands;
 mod handling;
 mod input;
+mod marks;
 mod owner;
 mod repeats;
 mod request_window;
@@ -41,6 +43,7 @@ pub use input::{
     AppendId, Attachment, CommandError, CommandId, Input, NewSession, OpenError, OpenId, Opening, Output,
     Resuming, SessionHandle, SocketEnd,
 };
+pub use marks::{MARK_MS, MARKS_PER_RECORD_MAX};
 pub use restoring::{Resolving, Restored, Restoring};
 pub use selecting::Member;
 
@@ -57,6 +60,7 @@ use crate::session::{MemoryBudget, OutboxLimits, RequestBounds, Session, SharedO
 use crate::wire::{ConnectionId, GroupName, UserId};
 use checkpoint::Covered;
 use handling::Untold;
+use marks::Marks;
 use owner::Proposal;
 use repeats::Repeats;
 use request_window::RequestWindow;
@@ -133,6 +137,7 @@ pub struct Hub {
     requests: RequestWindow,
     sessions: SlotMap<SessionKey, Session>,
     by_connection_id: BTreeMap<ConnectionId, SessionKey>,
+    by_number: BTreeMap<Offset, SessionKey>,
     by_chunk: BTreeMap<u16, BTreeSet<SessionKey>>,
     groups: BTreeMap<GroupName, Members>,
     users: BTreeMap<UserId, BTreeSet<SessionKey>>,
@@ -141,6 +146,7 @@ pub struct Hub {
     /// Records beside the sessions' batches whose append has no known outcome.
     proposals: BTreeMap<u64, Proposal>,
     timers: Timers,
+    marks: Marks,
     /// Whether a handler of the application takes `disconnected` events.
     takes_disconnected: bool,
     untold: Untold,
@@ -166,12 +172,14 @@ impl Hub {
             requests: RequestWindow::default(),
             sessions: SlotMap::with_key(),
             by_connection_id: BTreeMap::new(),
+            by_number: BTreeMap::new(),
             by_chunk: BTreeMap::new(),
             groups: BTreeMap::new(),
             users: BTreeMap::new(),
             pending_requests: BTreeMap::new(),
             proposals: BTreeMap::new(),
             timers: Timers::default(),
+            marks: Marks::default(),
             takes_disconnected: false,
             untold: Untold::default(),
             overflowed: Vec::new(),
@@ -207,6 +215,7 @@ impl Hub {
                     self.apply(now, offset, &record);
                 }
                 if self.is_live && !was_live {
+                    self.lend_budget(now);
                     self.end_restored(now);
                 }
                 self.end_overflowed(now);
@@ -214,7 +223,9 @@ impl Hub {
             Input::Called { call, answer } => self.called(now, call, answer),
             Input::Told(connection_ids) => self.told(now, connection_ids),
             Input::TakesDisconnected(takes_disconnected) => self.takes_disconnected = takes_disconnected,
+            Input::Acknowledged => self.acknowledged(now),
             Input::Stop => self.stop(now),
+            Input::Leave => self.mark_all(now),
             Input::AppendFailed { append, certainty } => self.append_failed(now, append, certainty),
             Input::Timeout => self.fire_timers(now),
         }

@@ -286,6 +286,23 @@ impl Hub {
         }
     }
 
+    /// What this boot has brought back was within the budget before: for one retention it does not count against it, so that
+    /// clients can come and acknowledge it.
+    pub(super) fn lend_budget(&mut self, now: Time) {
+        let restored_bytes = self.budget.used_bytes();
+        if restored_bytes == 0 || is_on(Mutation::RestoredCountsAgainstBound) {
+            return;
+        }
+        self.budget.lend(restored_bytes);
+        let retention = u64::from(self.settings.session_retention_seconds);
+        self.timers.set(now.plus_seconds(retention), Timer::Budget);
+    }
+
+    fn take_back_budget(&mut self, now: Time) {
+        self.budget.take_back();
+        self.end_overflowed(now);
+    }
+
     /// Ends sessions that went over a bound since the last look.
     pub(super) fn end_overflowed(&mut self, now: Time) {
         if !self.is_live {
@@ -325,6 +342,10 @@ impl Hub {
         let is_settled = match append {
             AppendId::Batch { session, number } => self.batch_failed(now, session, number, certainty),
             AppendId::Proposal(counter) => self.proposal_failed(counter, certainty),
+            AppendId::Marks(counter) => {
+                self.marks_failed(now, counter);
+                true
+            }
         };
         if !is_settled {
             self.timers.set(now.plus_ms(APPEND_RETRY_MS), Timer::Retry(append));
@@ -339,6 +360,9 @@ impl Hub {
         }
         if !session.requests.has_certainly_failed(certainty) && !is_on(Mutation::DoubtTakenForFailure) {
             return false;
+        }
+        if session.requests.unsettled().any(|record| record.sequence_ack.is_some()) {
+            session.outbox.lock().mark_lost();
         }
         let failed: Vec<_> = session.requests.unsettled().map(|record| record.key).collect();
         for key in failed {
@@ -388,6 +412,8 @@ impl Hub {
             match timer {
                 Timer::Expire(key) => self.expire(now, key),
                 Timer::Retry(append) => self.retry(append),
+                Timer::Marks => self.marks_due(now),
+                Timer::Budget => self.take_back_budget(now),
             }
         }
     }
@@ -417,6 +443,7 @@ impl Hub {
                 .map(|proposal| Arc::clone(&proposal.record))
                 .into_iter()
                 .collect(),
+            AppendId::Marks(_) => return,
         };
         if !records.is_empty() {
             self.outputs.push_back(Output::Append { append, records });

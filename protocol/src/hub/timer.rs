@@ -12,6 +12,10 @@ pub enum Timer {
     Expire(SessionKey),
     /// A failed append is to be tried again.
     Retry(AppendId),
+    /// What clients have acknowledged is to go into the log.
+    Marks,
+    /// What this boot has brought back counts against the memory budget again.
+    Budget,
 }
 
 /// How long a failed append waits before it is tried again, in milliseconds.

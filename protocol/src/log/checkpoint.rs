@@ -145,6 +145,8 @@ pub struct SessionCheckpoint {
     pub custom_subprotocol: Option<String>,
     /// How many boots it has lived through after its first.
     pub boots: u32,
+    /// The session's number, which marks name it by: the offset of its `Opened` record.
+    pub number: Offset,
 }
 
 /// Rules of one permission.

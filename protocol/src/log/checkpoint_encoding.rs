@@ -1,10 +1,11 @@
 //! The stable encoding of checkpoints.
 //!
 //! ```text
-//! byte 0     format version, 1 or 2: the first one that can hold the part
+//! byte 0     format version, 1 to 3: the first one that can hold the part
 //! byte 1..   one protobuf message: `HubV1`, `ChunkV1` or `MessageV1`, as the key says; field numbers are never reused
 //! ```
 //! Version 2 has the requests of the application in the hub's part, and in chunks what event handlers take part in.
+//! Version 3 has the numbers of sessions in chunks.
 //!
 //! Sequences of numbers hold the differences from one to the next: sequence ids, offsets and ack ids mostly grow by
 //! little, so that a waiting message takes two to five bytes.
@@ -30,7 +31,7 @@ use super::{
 use crate::wire::{ConnectionId, GroupName, Message, Payload, Sender, UserId};
 
 /// The latest version that this build knows.
-pub const CHECKPOINT_VERSION: u8 = 2;
+pub const CHECKPOINT_VERSION: u8 = 3;
 
 /// Why stored bytes are not a checkpoint that this build knows.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -112,13 +113,14 @@ impl ChunkCheckpoint {
             sessions: self.sessions.iter().map(SessionV1::from).collect(),
             untold: self.untold.iter().map(DisconnectedV2::new).collect(),
         };
-        let is_of_2 = !chunk.untold.is_empty() || chunk.sessions.iter().any(SessionV1::is_of_2);
-        encode(if is_of_2 { 2 } else { 1 }, &chunk)
+        let of_sessions = chunk.sessions.iter().map(SessionV1::version).max().unwrap_or(1);
+        let of_untold = if chunk.untold.is_empty() { 1 } else { 2 };
+        encode(of_sessions.max(of_untold), &chunk)
     }
 
     /// Reads one.
     pub fn decode(stored: Bytes) -> Result<Self, CheckpointError> {
-        let stored: ChunkV1 = decode(2, stored)?;
+        let stored: ChunkV1 = decode(3, stored)?;
         let sessions = stored.sessions.into_iter().map(SessionCheckpoint::try_from);
         let untold = stored.untold.into_iter().map(Disconnected::try_from);
         Ok(Self { sessions: sessions.collect::<Result<_, _>>()?, untold: untold.collect::<Result<_, _>>()? })
@@ -189,12 +191,12 @@ impl From<RecordError> for CheckpointError {
 }
 
 /// Each number as its difference from the one before, the first from 0; any sequence comes back.
-fn differences(numbers: impl Iterator<Item = u64>) -> Vec<u64> {
+pub(super) fn differences(numbers: impl Iterator<Item = u64>) -> Vec<u64> {
     let mut before = 0;
     numbers.map(|number| number.wrapping_sub(std::mem::replace(&mut before, number))).collect()
 }
 
-fn sums(differences: &[u64]) -> impl Iterator<Item = u64> {
+pub(super) fn sums(differences: &[u64]) -> impl Iterator<Item = u64> {
     differences.iter().scan(0u64, |sum, difference| {
         *sum = sum.wrapping_add(*difference);
         Some(*sum)
@@ -302,6 +304,9 @@ struct SessionV1 {
     custom_subprotocol: Option<String>,
     #[prost(uint32, tag = "20")]
     boots: u32,
+    /// From version 3 on.
+    #[prost(uint64, tag = "21")]
+    number: u64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -359,6 +364,7 @@ impl From<&SessionCheckpoint> for SessionV1 {
             state: session.state.as_ref().map(|state| state.0.clone()),
             custom_subprotocol: session.custom_subprotocol.clone(),
             boots: session.boots,
+            number: session.number.0,
         }
     }
 }
@@ -408,13 +414,20 @@ impl TryFrom<SessionV1> for SessionCheckpoint {
             state: stored.state.map(HandlerState),
             custom_subprotocol: stored.custom_subprotocol,
             boots: stored.boots.min(EventId::BOOTS_MAX),
+            number: Offset(stored.number),
         })
     }
 }
 
 impl SessionV1 {
-    fn is_of_2(&self) -> bool {
-        self.state.is_some() || self.custom_subprotocol.is_some() || self.boots > 0
+    /// The first version that can hold it.
+    fn version(&self) -> u8 {
+        let is_of_2 = self.state.is_some() || self.custom_subprotocol.is_some() || self.boots > 0;
+        match (self.number, is_of_2) {
+            (1.., _) => 3,
+            (0, true) => 2,
+            (0, false) => 1,
+        }
     }
 
     fn executed(&self) -> Result<Vec<AckKey>, CheckpointError> {

@@ -90,49 +90,52 @@ fn session() -> impl Strategy<Value = SessionCheckpoint> {
     let identity = (any::<String>(), option::of(any::<String>()), subprotocol, ending);
     let ack_ids = vec((any::<u64>(), any::<u64>()), 0..5);
     let messages = vec((1u64..1 << 40, any::<u64>(), prop_oneof![Just(0u32), any::<u32>()]), 0..6);
+    let number = prop_oneof![Just(0), any::<u64>()].prop_map(Offset);
     let rules = (rules(), rules());
-    (identity, rules, vec(group(), 0..3), ack_ids, messages, any::<(u32, u32, u64)>(), handlers()).prop_map(
-        |(
-            (id, user_id, subprotocol, ending),
-            (join_leave, send),
-            groups,
-            ack_ids,
-            messages,
-            numbers,
-            handlers,
-        )| {
-            let (state, custom_subprotocol, boots) = handlers;
-            let mut last = 0;
-            let unacknowledged = messages.into_iter().map(|(step, offset, part)| {
-                last += step;
-                (last, MessageRef { offset: Offset(offset), part })
-            });
-            let unacknowledged: Vec<_> = unacknowledged.collect();
-            let executed = ack_ids.into_iter().map(|(ack_id, of)| {
-                let group = GroupName::new(&format!("g{of}")).unwrap();
-                let fingerprint = Fingerprint::of(&Upstream::JoinGroup { group, ack_id: None });
-                AckKey { ack_id, fingerprint }
-            });
-            let (deliveries, retention_seconds, payload_bytes) = numbers;
-            SessionCheckpoint {
-                connection_id: ConnectionId::new(&id),
-                user_id: user_id.as_deref().map(UserId::new),
-                subprotocol,
-                join_leave,
-                send,
+    (identity, rules, vec(group(), 0..3), ack_ids, messages, (any::<(u32, u32, u64)>(), number), handlers())
+        .prop_map(
+            |(
+                (id, user_id, subprotocol, ending),
+                (join_leave, send),
                 groups,
-                ack_window_ids: 5,
-                executed: executed.collect(),
-                retention_seconds,
-                sequence_ids: SequenceIdsCheckpoint { last, deliveries, payload_bytes },
-                unacknowledged,
-                ending,
-                state,
-                custom_subprotocol,
-                boots,
-            }
-        },
-    )
+                ack_ids,
+                messages,
+                (numbers, number),
+                handlers,
+            )| {
+                let (state, custom_subprotocol, boots) = handlers;
+                let mut last = 0;
+                let unacknowledged = messages.into_iter().map(|(step, offset, part)| {
+                    last += step;
+                    (last, MessageRef { offset: Offset(offset), part })
+                });
+                let unacknowledged: Vec<_> = unacknowledged.collect();
+                let executed = ack_ids.into_iter().map(|(ack_id, of)| {
+                    let group = GroupName::new(&format!("g{of}")).unwrap();
+                    let fingerprint = Fingerprint::of(&Upstream::JoinGroup { group, ack_id: None });
+                    AckKey { ack_id, fingerprint }
+                });
+                let (deliveries, retention_seconds, payload_bytes) = numbers;
+                SessionCheckpoint {
+                    connection_id: ConnectionId::new(&id),
+                    user_id: user_id.as_deref().map(UserId::new),
+                    subprotocol,
+                    join_leave,
+                    send,
+                    groups,
+                    ack_window_ids: 5,
+                    executed: executed.collect(),
+                    retention_seconds,
+                    sequence_ids: SequenceIdsCheckpoint { last, deliveries, payload_bytes },
+                    unacknowledged,
+                    ending,
+                    state,
+                    custom_subprotocol,
+                    boots,
+                    number,
+                }
+            },
+        )
 }
 
 /// Mostly as without event handlers.
@@ -229,6 +232,7 @@ fn the_bytes_of_version_1_are_fixed() {
         state: None,
         custom_subprotocol: None,
         boots: 0,
+        number: Offset(0),
     };
     let fields: [&[u8]; 16] = [
         &[0x0a, 2, b'c', b'1'],
@@ -251,6 +255,12 @@ fn the_bytes_of_version_1_are_fixed() {
     ];
     let fields = fields.concat();
     let expected = [&[1, 0x0a, fields.len() as u8][..], &fields].concat();
+    assert_eq!(ChunkCheckpoint { sessions: vec![session.clone()], untold: vec![] }.encode(), expected);
+
+    // Version 3 adds the number.
+    let fields = [&fields[..], &[0xa8, 0x01, 0xac, 0x02]].concat();
+    let expected = [&[3, 0x0a, fields.len() as u8][..], &fields].concat();
+    let session = SessionCheckpoint { number: Offset(300), ..session };
     assert_eq!(ChunkCheckpoint { sessions: vec![session], untold: vec![] }.encode(), expected);
 }
 

@@ -1,12 +1,12 @@
 //! The stable encoding of records.
 //!
 //! ```text
-//! byte 0     format version, 1 to 3: the first one that can hold the record
+//! byte 0     format version, 1 to 4: the first one that can hold the record
 //! byte 1..   one protobuf message, `RecordV1`; its field numbers are below and are never reused
 //! ```
 //! Version 2 has what applications ask for: bodies 18 to 21, and the key of their requests. Version 3 has what their event
-//! handlers take part in: bodies 22 and 23, and fields that say so. The names of messages end with the version that brought
-//! them.
+//! handlers take part in: bodies 22 and 23, and fields that say so. Version 4 has sequence acks: body 28. The names of
+//! messages end with the version that brought them.
 //!
 //! A reader refuses a version, a body or an enumeration value that it does not know: a record that cannot be
 //! understood must not be passed over, since sequence ids depend on every record. Fields that it does not know it
@@ -17,6 +17,7 @@ use prost::Message as _;
 
 use super::application_encoding::{RequestKeyV2, SelectionV2};
 use super::handler_encoding::{HandledV3, ToldV3};
+use super::mark_encoding::AckedV4;
 use super::{
     AckKey, Body, BootId, BootKey, EndReason, Fingerprint, HandlerState, Key, Opened, Permission, Published,
     Record, Sent, Time,
@@ -24,7 +25,7 @@ use super::{
 use crate::wire::{ConnectionId, GroupName, Metadata, Payload, PayloadKind, Subprotocol, UserId};
 
 /// The latest version that this build knows.
-pub const RECORD_VERSION: u8 = 3;
+pub const RECORD_VERSION: u8 = 4;
 
 /// Why stored bytes are not a record of a version that this build knows.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -80,7 +81,7 @@ struct RecordV1 {
     boot_key: Option<BootKeyV1>,
     #[prost(message, optional, tag = "5")]
     request_key: Option<RequestKeyV2>,
-    #[prost(oneof = "BodyV1", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23")]
+    #[prost(oneof = "BodyV1", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 28")]
     body: Option<BodyV1>,
 }
 
@@ -88,6 +89,7 @@ impl RecordV1 {
     /// The first version that can hold it.
     fn version(&self) -> u8 {
         let of_body = match &self.body {
+            Some(BodyV1::Acked(_)) => 4,
             Some(
                 BodyV1::Handled(_) | BodyV1::Told(_) | BodyV1::Booted(BootedV1 { takes_disconnected: true }),
             ) => 3,
@@ -157,6 +159,8 @@ enum BodyV1 {
     Handled(HandledV3),
     #[prost(message, tag = "23")]
     Told(ToldV3),
+    #[prost(message, tag = "28")]
+    Acked(AckedV4),
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -412,6 +416,7 @@ impl From<&Body> for BodyV1 {
             Body::Handled { connection_id, reply, state } => {
                 Self::Handled(HandledV3::new(connection_id, reply.as_ref(), state.as_ref()))
             }
+            Body::Acked { marks } => Self::Acked(AckedV4::new(marks)),
             Body::Told { connection_ids } => Self::Told(ToldV3 {
                 connection_ids: connection_ids.iter().map(ToString::to_string).collect(),
             }),
@@ -491,6 +496,7 @@ impl TryFrom<BodyV1> for Body {
                 Self::Closed { selection: SelectionV2::read(selection)?, reason, takes_disconnected }
             }
             BodyV1::Handled(handled) => handled.try_into()?,
+            BodyV1::Acked(acked) => acked.try_into()?,
             BodyV1::Told(ToldV3 { connection_ids }) => {
                 Self::Told { connection_ids: connection_ids.iter().map(|id| ConnectionId::new(id)).collect() }
             }

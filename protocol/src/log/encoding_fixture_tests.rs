@@ -204,6 +204,13 @@ pub(super) fn version_3() -> Vec<(&'static str, Record)> {
     ]
 }
 
+/// What each fixture of version 4 says.
+pub(super) fn version_4() -> Vec<(&'static str, Record)> {
+    let mark = |session, sequence_id| SequenceMark { session: Offset(session), sequence_id };
+    let marks = vec![mark(3, 17), mark(300, 0), mark(301, 1 << 40)];
+    vec![("v4/acked", fixed_record(2, 1, None, None, Body::Acked { marks }))]
+}
+
 fn fixed_record(
     counter: u64,
     settled_below: u64,

@@ -8,8 +8,8 @@ use proptest::sample::select;
 use super::*;
 use crate::filter::Filter;
 use crate::log::HandlerReply;
-use crate::log::{Audience, RequestKey, RequestName, Selection};
-use fixtures::{fixture, fixtures, version_1, version_2, version_3};
+use crate::log::{Audience, Offset, RequestKey, RequestName, Selection, SequenceMark};
+use fixtures::{fixture, fixtures, version_1, version_2, version_3, version_4};
 
 #[path = "encoding_fixture_tests.rs"]
 mod fixtures;
@@ -74,7 +74,7 @@ proptest! {
 
 #[test]
 fn each_version_is_read_for_ever() {
-    for (name, record) in version_1().into_iter().chain(version_2()).chain(version_3()) {
+    for (name, record) in version_1().into_iter().chain(version_2()).chain(version_3()).chain(version_4()) {
         let stored = fixture(name);
         assert_eq!(Record::decode(stored.clone()), Ok(record.clone()), "{name}");
         assert_eq!(record.encode(), stored, "{name}");
@@ -83,7 +83,9 @@ fn each_version_is_read_for_ever() {
 
 #[test]
 fn every_fixture_is_used() {
-    for (version, records) in [("v1", version_1()), ("v2", version_2()), ("v3", version_3())] {
+    for (version, records) in
+        [("v1", version_1()), ("v2", version_2()), ("v3", version_3()), ("v4", version_4())]
+    {
         let stored: BTreeSet<String> = std::fs::read_dir(fixtures().join(version))
             .unwrap()
             .map(|file| file.unwrap().file_name().into_string().unwrap())
@@ -109,6 +111,15 @@ fn what_version_3_brought_is_none_of_version_2() {
     for (name, _) in version_3() {
         let mut stored = fixture(name).to_vec();
         stored[0] = 2;
+        assert_eq!(Record::decode(stored.into()), Err(RecordError::Invalid("body")), "{name}");
+    }
+}
+
+#[test]
+fn what_version_4_brought_is_none_of_version_3() {
+    for (name, _) in version_4() {
+        let mut stored = fixture(name).to_vec();
+        stored[0] = 3;
         assert_eq!(Record::decode(stored.into()), Err(RecordError::Invalid("body")), "{name}");
     }
 }
@@ -172,6 +183,7 @@ fn what_is_missing_or_unknown_is_named() {
             Some(BodyV1::Booted(BootedV1::default())),
         ),
         ("body", key(), None),
+        ("list of marks", key(), Some(BodyV1::Acked(AckedV4::default()))),
         ("subprotocol", key(), Some(BodyV1::Opened(OpenedV1::default()))),
         ("subprotocol", key(), Some(BodyV1::Opened(OpenedV1 { subprotocol: 6, ..OpenedV1::default() }))),
         (
@@ -331,6 +343,7 @@ fn body() -> impl Strategy<Value = Body> {
         (connection_id(), option::of(reply()), option::of(state()))
             .prop_map(|(connection_id, reply, state)| Body::Handled { connection_id, reply, state }),
         vec(connection_id(), 0..4).prop_map(|connection_ids| Body::Told { connection_ids }),
+        vec(any::<(u64, u64)>(), 1..5).prop_map(|marks| Body::Acked { marks: marks_of(&marks) }),
         (selection(), published()).prop_map(|(selection, published)| {
             let Published { ttl_seconds, payload, metadata, .. } = published;
             Body::Sent(Sent { selection, ttl_seconds, payload, metadata })
@@ -341,6 +354,11 @@ fn body() -> impl Strategy<Value = Body> {
             Body::Closed { selection, reason, takes_disconnected }
         }),
     ]
+}
+
+fn marks_of(marks: &[(u64, u64)]) -> Vec<SequenceMark> {
+    let mark = |&(session, sequence_id)| SequenceMark { session: Offset(session), sequence_id };
+    marks.iter().map(mark).collect()
 }
 
 fn state() -> impl Strategy<Value = HandlerState> {

@@ -11,6 +11,7 @@ mod fingerprint;
 mod handler;
 mod handler_encoding;
 mod hub_time;
+mod mark_encoding;
 mod proposer;
 mod record;
 mod request_key;
@@ -26,7 +27,9 @@ pub use fingerprint::Fingerprint;
 pub use handler::{Disconnected, EventId, EventSubject, HandlerReply, HandlerState};
 pub use hub_time::HubTime;
 pub use proposer::Proposer;
-pub use record::{AckKey, Body, BootKey, EndReason, Key, Opened, Permission, Published, Record, Sent};
+pub use record::{
+    AckKey, Body, BootKey, EndReason, Key, Opened, Permission, Published, Record, Sent, SequenceMark,
+};
 pub use request_key::{ExecutedRequest, RequestKey, RequestName};
 pub use selection::{Audience, Selection};
 

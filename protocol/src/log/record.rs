@@ -1,6 +1,6 @@
 //! The records of a hub's log.
 
-use super::{BootId, Fingerprint, HandlerReply, HandlerState, RequestKey, Selection, Time};
+use super::{BootId, Fingerprint, HandlerReply, HandlerState, Offset, RequestKey, Selection, Time};
 use crate::wire::{AckId, ConnectionId, GroupName, Metadata, Payload, SequenceId, Subprotocol, UserId};
 
 /// One change of shared state. It takes effect when it comes back from the log with its offset.
@@ -10,7 +10,7 @@ pub struct Record {
     pub key: Key,
     /// Stamped by the proposer; among the records of one shard and boot it never decreases.
     pub time: Time,
-    /// The session's client has received everything up to this id.
+    /// A mark for the session: its client needs no more of what was delivered up to this id.
     pub sequence_ack: Option<SequenceId>,
     /// What happened.
     pub body: Body,
@@ -137,11 +137,25 @@ pub enum Body {
         /// What it notes about the session from now on; none leaves it as it is.
         state: Option<HandlerState>,
     },
+    /// What sessions' clients need no more of what was delivered to them.
+    Acked {
+        /// At least one, sorted by session.
+        marks: Vec<SequenceMark>,
+    },
     /// The application has been told that sessions are over.
     Told {
         /// The sessions, at least one.
         connection_ids: Vec<ConnectionId>,
     },
+}
+
+/// A sequence ack in the log: all that was delivered to a session up to this id was acknowledged, or expired unsent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SequenceMark {
+    /// The session's number: the offset of its `Opened` record.
+    pub session: Offset,
+    /// The id before its first unacknowledged message.
+    pub sequence_id: SequenceId,
 }
 
 /// Everything a session starts with. Bounds that the fold depends on are part of it, so that a changed
@@ -232,6 +246,7 @@ impl Record {
     /// About what it takes in the log, in bytes: what may be large, and a little for the rest.
     pub fn approximate_bytes(&self) -> usize {
         const REST_BYTES: usize = 96;
+        const MARK_BYTES: usize = 8;
         let names = |groups: &[GroupName]| groups.iter().map(|group| group.as_str().len()).sum::<usize>();
         REST_BYTES
             + match &self.body {
@@ -254,6 +269,7 @@ impl Record {
                         reply.as_ref().map_or(0, |reply| reply.payload.bytes.len() + reply.metadata.bytes());
                     reply + state.as_ref().map_or(0, |state| state.0.len())
                 }
+                Body::Acked { marks } => marks.len() * MARK_BYTES,
                 Body::Told { connection_ids } => {
                     connection_ids.iter().map(|id| id.as_str().len()).sum::<usize>()
                 }
@@ -271,6 +287,7 @@ impl Body {
             | Self::Added { .. }
             | Self::Removed { .. }
             | Self::Closed { .. }
+            | Self::Acked { .. }
             | Self::Told { .. } => None,
             Self::Opened(opened) => Some(&opened.connection_id),
             Self::Published(published) => published.publisher.as_ref(),

@@ -5,6 +5,8 @@
 mod ack_window;
 mod events;
 mod kept_capacity;
+mod marking;
+mod memberships;
 mod outbox;
 mod permissions;
 mod requests;
@@ -17,9 +19,11 @@ pub(crate) mod testing;
 
 pub use ack_window::{AckWindow, Seen};
 pub use events::{CallAnswered, EventCall, SessionEvents};
+pub use marking::{Marking, Unmarked};
+pub use memberships::{Memberships, group_name_bytes};
 pub use outbox::{AttachEpoch, Closing, Mark, Outbox, OutboxLimits, Progress, RequestBounds, SharedOutbox};
 pub use permissions::{PermissionError, Permissions};
 pub use requests::{Begun, Outcome, Request, Requests, Settled, Slot};
 pub use sequence_ids::SequenceIds;
-pub use session::{NextBatch, Phase, Session, group_name_bytes};
+pub use session::{NextBatch, Phase, Session};
 pub use shared_message::{MemoryBudget, SharedMessage};

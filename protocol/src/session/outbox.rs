@@ -17,7 +17,7 @@ use bytes::BytesMut;
 use parking_lot::Mutex;
 
 use super::kept_capacity::shrink_if_empty;
-use super::{SequenceIds, SharedMessage};
+use super::{Marking, SequenceIds, SharedMessage};
 use crate::log::{SequenceIdsCheckpoint, Time};
 use crate::mutation::{Mutation, is_on};
 use crate::wire::{Close, Downstream, Encoding, FrameRest, SequenceId, Subprotocol, encode_downstream};
@@ -111,8 +111,12 @@ struct Reply {
 pub struct Outbox {
     subprotocol: Subprotocol,
     limits: OutboxLimits,
+    /// Twice the limits hold until the client has acknowledged up to here: everything that a restart has brought back, and
+    /// of which it may have acknowledged some before.
+    restored_up_to: Option<SequenceId>,
     bounds: RequestBounds,
     ids: SequenceIds,
+    marking: Marking,
     entries: VecDeque<Entry>,
     content_bytes: usize,
     /// Messages delivered in all: the position of the next one.
@@ -142,8 +146,10 @@ impl Outbox {
         Self {
             subprotocol,
             limits,
+            restored_up_to: None,
             bounds,
             ids: SequenceIds::default(),
+            marking: Marking::default(),
             entries: VecDeque::new(),
             content_bytes: 0,
             delivered: 0,
@@ -183,6 +189,37 @@ impl Outbox {
 
     // For the shard.
 
+    /// Has the shard told when acks are to be in the log.
+    pub fn set_marking(&mut self, marking: Marking) {
+        self.marking = marking;
+    }
+
+    /// The id before the first unacknowledged message, if it has moved since the last mark. It counts as marked from now
+    /// on.
+    pub fn take_mark(&mut self) -> Option<SequenceId> {
+        let has_moved = self.marking.take() && self.subprotocol.is_reliable() && !self.is_freed;
+        let first = self.entries.iter().find(|entry| entry.message.is_some());
+        has_moved.then(|| first.map_or(self.ids.last(), |first| first.id - 1))
+    }
+
+    /// The same for a session that the shard has taken from its list.
+    pub fn take_listed_mark(&mut self) -> Option<SequenceId> {
+        self.marking.unlist();
+        self.take_mark()
+    }
+
+    /// The last mark is not in the log, or perhaps not.
+    pub fn mark_lost(&mut self) {
+        self.marking.lost();
+    }
+
+    /// A boot has brought the session back. Its client may have acknowledged more of it than the log says.
+    pub fn restored(&mut self) {
+        if !is_on(Mutation::RestoredCountsAgainstBound) {
+            self.restored_up_to = Some(self.ids.last());
+        }
+    }
+
     /// What the next sequence id follows from, as a checkpoint keeps it.
     pub fn sequence_ids(&self) -> SequenceIdsCheckpoint {
         self.ids.to_checkpoint()
@@ -219,7 +256,9 @@ impl Outbox {
 
     /// Whether more waits than the limits allow.
     pub fn is_over_limits(&self) -> bool {
-        self.entries.len() > self.limits.messages_max || self.content_bytes > self.limits.bytes_max
+        let times = if self.restored_up_to.is_some() { 2 } else { 1 };
+        self.entries.len() > self.limits.messages_max.saturating_mul(times)
+            || self.content_bytes > self.limits.bytes_max.saturating_mul(times)
     }
 
     /// Payload and metadata that wait, in bytes.
@@ -312,8 +351,8 @@ impl Outbox {
         self.wake_reader();
     }
 
-    /// Frees all messages up to this id. A lower or equal one than before has no effect; one that was never given
-    /// counts as the largest that was.
+    /// Frees all messages up to this id, as the log says. A lower or equal one than before has no effect; one that was never
+    /// given counts as the largest that was.
     pub fn acknowledge(&mut self, id: SequenceId) {
         if !self.subprotocol.is_reliable() {
             return;
@@ -332,9 +371,13 @@ impl Outbox {
 
     /// Handles a sequence ack from this socket.
     pub fn sequence_ack(&mut self, epoch: AttachEpoch, id: SequenceId) {
-        if self.is_current(epoch) {
-            self.acknowledge(id);
+        if !self.is_current(epoch) {
+            return;
         }
+        let (messages, bytes) = (self.entries.len(), self.content_bytes);
+        self.acknowledge(id);
+        self.marking.freed(messages - self.entries.len(), bytes - self.content_bytes, &self.limits);
+        self.restored_up_to.take_if(|last| id >= *last);
     }
 
     /// Answers a ping from this socket. A pong overtakes what waits, but not the first message of a session.
@@ -402,7 +445,10 @@ impl Outbox {
             let Some(entry) = self.entries.get_mut(self.cursor) else { break };
             let is_reliable = self.subprotocol.is_reliable();
             match entry.message.take_if(|message| is_reliable && message.is_expired(now)) {
-                Some(expired) => self.content_bytes -= expired.content_bytes(),
+                Some(expired) => {
+                    self.content_bytes -= expired.content_bytes();
+                    self.marking.expired(expired.content_bytes());
+                }
                 None => {
                     if let Some(message) = &entry.message {
                         let id = self.subprotocol.is_reliable().then_some(entry.id);
@@ -522,9 +568,11 @@ impl Outbox {
     }
 
     fn drop_expired_front(&mut self) {
+        let messages = self.entries.len();
         while self.entries.front().is_some_and(|entry| entry.message.is_none()) {
             self.drop_front();
         }
+        self.marking.freed(messages - self.entries.len(), 0, &self.limits);
         shrink_if_empty(&mut self.entries);
     }
 

@@ -8,12 +8,12 @@ use parking_lot::Mutex;
 use super::events::{EventCall, SessionEvents};
 use super::requests::known_ack_error;
 use super::{
-    AckWindow, AttachEpoch, Begun, Outbox, OutboxLimits, Outcome, Permissions, RequestBounds, Requests, Seen,
-    SharedMessage, SharedOutbox, Slot,
+    AckWindow, AttachEpoch, Begun, Memberships, Outbox, OutboxLimits, Outcome, Permissions, RequestBounds,
+    Requests, Seen, SharedMessage, SharedOutbox, Slot,
 };
 use crate::log::{
-    AckKey, Body, EndReason, Fingerprint, Opened, Permission, Proposer, Published, Record, SessionCheckpoint,
-    Time, chunk_of,
+    AckKey, Body, EndReason, Fingerprint, Offset, Opened, Permission, Proposer, Published, Record,
+    SessionCheckpoint, Time, chunk_of,
 };
 use crate::mutation::{Mutation, is_on};
 use crate::wire::limits::GROUP_NAMES_BYTES_MAX;
@@ -27,6 +27,8 @@ use crate::wire::{
 pub struct Session {
     /// The wire's name of the session.
     pub connection_id: ConnectionId,
+    /// The offset of its `Opened` record, which marks name it by.
+    pub number: Offset,
     /// The chunk of checkpoints that it is in.
     pub chunk: u16,
     /// Whom it acts for.
@@ -36,7 +38,7 @@ pub struct Session {
     /// What it may do.
     pub permissions: Permissions,
     /// Groups that it is in.
-    pub groups: BTreeSet<GroupName>,
+    pub groups: Memberships,
     /// What it has executed.
     pub window: AckWindow,
     /// Requests on their way into the log.
@@ -71,9 +73,10 @@ pub enum Phase {
 
 impl Session {
     /// The session that an `Opened` record begins.
-    pub fn new(opened: &Opened, limits: OutboxLimits, bounds: RequestBounds) -> Self {
+    pub fn new(opened: &Opened, number: Offset, limits: OutboxLimits, bounds: RequestBounds) -> Self {
         Self {
             connection_id: opened.connection_id.clone(),
+            number,
             chunk: chunk_of(&opened.connection_id),
             user_id: opened.user_id.clone(),
             subprotocol: opened.subprotocol,
@@ -118,6 +121,7 @@ impl Session {
             state: self.events.state.clone(),
             custom_subprotocol: self.events.custom_subprotocol.clone(),
             boots: self.events.boots,
+            number: self.number,
         }
     }
 
@@ -135,6 +139,7 @@ impl Session {
         }
         Self {
             chunk: chunk_of(&connection_id),
+            number: stored.number,
             connection_id,
             user_id,
             subprotocol,
@@ -165,7 +170,8 @@ impl Session {
     pub fn next_batch(&mut self, now: Time, proposer: &mut Proposer, groups_max: usize) -> NextBatch {
         let is_raw = self.subprotocol.encoding() == Encoding::Raw;
         let mut close = None;
-        let Self { requests, connection_id, user_id, permissions, groups, window, .. } = self;
+        let Self { requests, connection_id, user_id, permissions, groups, window, outbox, .. } = self;
+        let mut unmarked = Some(outbox);
         let judge = Judge { connection_id, user_id: user_id.as_ref(), permissions, window };
         let mut pending = PendingGroups::new(groups);
         let Begun { records, call } = requests.next_batch(|message, ack_ids_in_batch| {
@@ -201,7 +207,8 @@ impl Session {
                 _ => {}
             }
             let (key, time) = proposer.next(now, ack);
-            let record = Arc::new(Record { key, time, sequence_ack: None, body });
+            let sequence_ack = unmarked.take().and_then(|outbox| outbox.lock().take_mark());
+            let record = Arc::new(Record { key, time, sequence_ack, body });
             Slot::Append { record, outcome: Outcome::Pending }
         });
         let call = call.and_then(|message| self.event_of(message));
@@ -230,16 +237,17 @@ fn raw_refusal(message: &Upstream) -> Close {
 
 /// The groups that a session will be in once the batch so far is applied.
 struct PendingGroups<'a> {
-    applied: &'a BTreeSet<GroupName>,
+    applied: &'a Memberships,
     changes: BTreeMap<GroupName, bool>,
     len: usize,
-    /// Bytes of their names; counted for the first group that is joined.
-    name_bytes: Option<usize>,
+    /// Bytes of their names.
+    name_bytes: usize,
 }
 
 impl<'a> PendingGroups<'a> {
-    fn new(applied: &'a BTreeSet<GroupName>) -> Self {
-        Self { applied, changes: BTreeMap::new(), len: applied.len(), name_bytes: None }
+    fn new(applied: &'a Memberships) -> Self {
+        let (len, name_bytes) = (applied.len(), applied.name_bytes());
+        Self { applied, changes: BTreeMap::new(), len, name_bytes }
     }
 
     /// Takes a group in, if there is room or none is needed.
@@ -250,13 +258,13 @@ impl<'a> PendingGroups<'a> {
         if self.len >= groups_max {
             return Err(too_many_groups(groups_max));
         }
-        let bytes = self.name_bytes() + group.as_str().len();
+        let bytes = self.name_bytes + group.as_str().len();
         if bytes > GROUP_NAMES_BYTES_MAX {
             return Err(group_names_too_long());
         }
         self.changes.insert(group.clone(), true);
         self.len += 1;
-        self.name_bytes = Some(bytes);
+        self.name_bytes = bytes;
         Ok(())
     }
 
@@ -264,26 +272,13 @@ impl<'a> PendingGroups<'a> {
         if self.contains(group) {
             self.changes.insert(group.clone(), false);
             self.len -= 1;
-            self.name_bytes = None;
+            self.name_bytes -= group.as_str().len();
         }
     }
 
     fn contains(&self, group: &GroupName) -> bool {
         self.changes.get(group).copied().unwrap_or_else(|| self.applied.contains(group))
     }
-
-    fn name_bytes(&self) -> usize {
-        self.name_bytes.unwrap_or_else(|| {
-            let unchanged = self.applied.iter().filter(|group| !self.changes.contains_key(*group));
-            let joined = self.changes.iter().filter(|(_, is_in)| **is_in).map(|(group, _)| group);
-            group_name_bytes(unchanged.chain(joined))
-        })
-    }
-}
-
-/// Bytes of groups' names; at most [`GROUP_NAMES_BYTES_MAX`] for the groups of one session.
-pub fn group_name_bytes<'a>(groups: impl Iterator<Item = &'a GroupName>) -> usize {
-    groups.map(|group| group.as_str().len()).sum()
 }
 
 /// Judges requests against a session's applied state.

@@ -12,6 +12,8 @@ use crate::wire::{Encoding, Message, SharedBody, encode_message};
 pub struct MemoryBudget {
     used_bytes: AtomicUsize,
     bytes_max: usize,
+    /// What may be used beyond that for a while; counted up to the budget itself.
+    lent_bytes: AtomicUsize,
     /// Parts that are in use.
     parts: AtomicUsize,
     whole: Option<Arc<MemoryBudget>>,
@@ -34,21 +36,46 @@ impl MemoryBudget {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
+    /// Lets a part use more for a while: what it has brought back from its log, and which was allowed before.
+    pub fn lend(&self, bytes: usize) {
+        self.lent_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.whole.iter().for_each(|whole| whole.lend(bytes));
+    }
+
+    /// The while is over for a part.
+    pub fn take_back(&self) {
+        let lent = self.lent_bytes.swap(0, Ordering::Relaxed);
+        if let Some(whole) = &self.whole {
+            whole.lent_bytes.fetch_sub(lent, Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes that may be used now.
+    fn allowed_bytes(&self) -> usize {
+        self.bytes_max.saturating_add(self.lent_bytes.load(Ordering::Relaxed).min(self.bytes_max))
+    }
+
     /// Whether more is used than the budget allows. A part has to answer for it only while it uses more than an equal
     /// share: otherwise a shard at rest that holds everything would make the busy ones end all their sessions, and free
     /// nothing. So the process may come to use up to twice its budget.
     pub fn is_exceeded(&self) -> bool {
         match &self.whole {
-            None => self.used_bytes() > self.bytes_max,
+            None => self.used_bytes() > self.allowed_bytes(),
             Some(whole) => {
                 let parts = whole.parts.load(Ordering::Relaxed).max(1);
-                whole.is_exceeded() && self.used_bytes() > self.bytes_max / parts
+                whole.is_exceeded() && self.used_bytes() > whole.allowed_bytes() / parts
             }
         }
     }
 
     fn within(bytes_max: usize, whole: Option<Arc<Self>>) -> Self {
-        Self { used_bytes: AtomicUsize::new(0), bytes_max, parts: AtomicUsize::new(0), whole }
+        Self {
+            used_bytes: AtomicUsize::new(0),
+            bytes_max,
+            lent_bytes: AtomicUsize::new(0),
+            parts: AtomicUsize::new(0),
+            whole,
+        }
     }
 
     fn charge(&self, bytes: usize) {
@@ -64,6 +91,7 @@ impl MemoryBudget {
 
 impl Drop for MemoryBudget {
     fn drop(&mut self) {
+        self.take_back();
         if let Some(whole) = &self.whole {
             whole.parts.fetch_sub(1, Ordering::Relaxed);
         }
@@ -188,6 +216,36 @@ mod tests {
         assert!(busy.is_exceeded(), "more than an equal share");
         drop((held, large, small));
         assert_eq!([whole.used_bytes(), at_rest.used_bytes(), busy.used_bytes()], [0; 3]);
+    }
+
+    #[test]
+    fn what_was_brought_back_may_be_kept_for_a_while() {
+        let whole = Arc::new(MemoryBudget::new(10_000));
+        let part = whole.part();
+        let held = message(9_000, &part);
+        part.lend(part.used_bytes());
+        let more = message(9_000, &part);
+        assert!(!part.is_exceeded());
+        part.take_back();
+        assert!(part.is_exceeded());
+        drop((held, more));
+    }
+
+    #[test]
+    fn no_more_is_lent_than_the_budget_itself() {
+        let whole = Arc::new(MemoryBudget::new(10_000));
+        let [one, other] = [whole.part(), whole.part()];
+        one.lend(90_000);
+        let held = message(21_000, &one);
+        assert!(one.is_exceeded(), "twice the budget is the most");
+        drop(one);
+        let other_held = message(1_000, &other);
+        drop(held);
+        assert!(!whole.is_exceeded());
+        drop(other_held);
+        let too_much = message(10_000, &other);
+        assert!(whole.is_exceeded(), "a part that is gone has nothing lent to it");
+        drop(too_much);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use oncewire_protocol::client::ClientSettings;
 use oncewire_protocol::wire::{GroupName, Subprotocol};
 
-use crate::honest::Honest;
+use crate::honest::{Honest, Role};
 use crate::malicious::Malicious;
 use crate::pipe::RawFrame;
 use crate::raw::Raw;
@@ -89,10 +89,16 @@ impl World {
     pub(crate) fn settle_in(&mut self) {
         for hub in 0..self.hubs.len() {
             for number in 0..self.weather.clients {
-                let mut settings = if self.random.permille(600) {
-                    ClientSettings::like_javascript()
-                } else {
-                    ClientSettings::like_python()
+                let mut settings = match number {
+                    // One of each in a world where they have to keep up.
+                    1 if self.weather.is_fast => ClientSettings::like_javascript(),
+                    2 if self.weather.is_fast => ClientSettings::like_python(),
+                    3 if self.weather.is_fast => ClientSettings::like_java(),
+                    _ => match self.random.below(10) {
+                        0..5 => ClientSettings::like_javascript(),
+                        5..8 => ClientSettings::like_python(),
+                        _ => ClientSettings::like_java(),
+                    },
                 };
                 let is_reliable = number > 0 || !self.weather.has_unreliable;
                 settings.subprotocol = match (is_reliable, self.random.permille(300)) {
@@ -102,7 +108,11 @@ impl World {
                     (false, true) => Subprotocol::Protobuf,
                 };
                 let actor = self.actors.len();
-                let client = Honest::new(&mut self.random, &self.groups, actor, hub, settings);
+                let mut client = Honest::new(&mut self.random, &self.groups, actor, hub, settings);
+                if self.weather.is_fast {
+                    let role = if number == 0 { Role::Publishes } else { Role::Listens };
+                    client.take_role(role, &self.groups[0]);
+                }
                 self.actors.push(Some(Actor::Honest(Box::new(client))));
                 self.schedule_in((0, 300), Event::Act { actor });
             }

@@ -78,6 +78,9 @@ impl World {
             }
         }
         let Some(certainty) = fate.failure() else { return };
+        if records.iter().any(|record| matches!(record.body, Body::Acked { .. })) {
+            self.note(Path::MarksFailed);
+        }
         let has_end = records.iter().any(|record| matches!(record.body, Body::Ended { .. }));
         if has_end && certainty == Certainty::Definite {
             self.note(Path::Doomed);
@@ -113,6 +116,12 @@ impl World {
             let gap = if self.random.permille(50) { self.random.below(5) } else { 0 };
             if self.hubs[hub].log.land(record, gap) {
                 self.note(Path::Twin);
+            }
+            if matches!(record.body, Body::Acked { .. }) {
+                self.note(Path::Marked);
+            }
+            if record.sequence_ack.is_some() {
+                self.note(Path::MarkedWithRequest);
             }
         }
         if !records.is_empty() {
@@ -208,6 +217,7 @@ pub(crate) fn summary(records: &[Arc<Record>]) -> String {
             Body::Closed { .. } => "closed",
             Body::Handled { .. } => "handled",
             Body::Told { .. } => "told",
+            Body::Acked { .. } => "acked",
         };
         let session = record.body.connection_id().map_or("", |id| id.as_str());
         let ack = record.key.ack.map_or(String::new(), |ack| format!("!{}", ack.ack_id));

@@ -55,6 +55,11 @@ paths! {
     BootInDoubt = "boot record in doubt",
     ReadAgain = "records read again",
     Twin = "twin passed over",
+    // Marks.
+    Marked = "sequence acks marked",
+    MarkedWithRequest = "mark in the record of a request",
+    MarksFailed = "record of marks failed",
+    RestoredOverBound = "more than the bound held after a restart",
     // Checkpoints.
     CheckpointFailed = "write of checkpoints failed",
     CrashWithCheckpoint = "crash with checkpoints being written",

@@ -8,6 +8,12 @@ use crate::network::{Conn, Upgrade};
 use crate::weather::Fault;
 use crate::world::{Event, World};
 
+/// An ack that was sent so long before a crash is in the log: one second until it is marked, and what the network, the shard
+/// and the log take.
+const CRASH_ACK_MS: u64 = 2_000;
+/// The same before the sockets are closed in order: it has to arrive.
+const STOP_ACK_MS: u64 = 200;
+
 impl World {
     pub(crate) fn schedule_fault(&mut self, fault: Fault, mean_ms: u64) {
         self.schedule_in((mean_ms / 2, mean_ms * 3 / 2), Event::Fault(fault));
@@ -33,6 +39,7 @@ impl World {
             Fault::ShutDown => {
                 if self.is_accepting {
                     self.note(Path::ShutDown);
+                    self.ended_at = Some((self.now_ms(), STOP_ACK_MS));
                     self.close_all_sockets();
                     self.schedule_in((10, 2_000), Event::Stop { process: self.process });
                 }
@@ -133,6 +140,7 @@ impl World {
             return;
         }
         self.note(Path::Crash);
+        self.ended_at = Some((self.now_ms(), CRASH_ACK_MS));
         self.stop_process(|world, hub| {
             let log = &world.hubs[hub].log;
             let range = (log.durable() as u64, log.landed() as u64);

@@ -29,6 +29,17 @@ const TOKEN_GROUPS_MAX: usize = 3;
 /// Requests with an ack id that an application has pending at most.
 const PENDING_MAX: usize = 24;
 
+/// What a client's application does in the storm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Everything, at random.
+    Plays,
+    /// Publishes to one group, at a steady pace.
+    Publishes,
+    /// Nothing: it is in that group.
+    Listens,
+}
+
 /// See the module.
 pub struct Honest {
     index: usize,
@@ -55,6 +66,9 @@ pub struct Honest {
     sent: BTreeSet<AckId>,
     /// Requests that failed and are asked for again.
     again: Vec<Upstream>,
+    role: Role,
+    /// When it has sent sequence acks in this session, in milliseconds, and of what.
+    acknowledged: Vec<(u64, SequenceId)>,
     /// Sessions that were lost.
     pub sessions_lost: u64,
 }
@@ -72,7 +86,10 @@ impl Honest {
             recovery_window_ms: random.pick(&[30_000, 5_000]),
             connect_retry_ms: random.pick(&[100, 400, 1_000]),
             connect_timeout_ms: random.pick(&[800, 3_000]),
-            sequence_ack_ms: random.pick(&[1_000, 1_000, 200]),
+            sequence_ack_ms: match settings.sequence_ack_anew {
+                true => settings.sequence_ack_ms,
+                false => random.pick(&[1_000, 1_000, 200]),
+            },
             ack_timeout_ms: settings.ack_timeout_ms.map(|_| random.pick(&[700, 5_000])),
             request_retry_ms: random.pick(&[50, 1_000]),
             ping_ms: settings.ping_ms.map(|_| random.within((500, 3_000))),
@@ -104,8 +121,20 @@ impl Honest {
             pending: BTreeMap::new(),
             sent: BTreeSet::new(),
             again: Vec::new(),
+            role: Role::Plays,
+            acknowledged: Vec::new(),
             sessions_lost: 0,
         }
+    }
+
+    /// Gives it a role in a world where much is published to one group.
+    pub fn take_role(&mut self, role: Role, group: &GroupName) {
+        self.role = role;
+        self.roles = ["webpubsub.joinLeaveGroup", "webpubsub.sendToGroup"].map(str::to_owned).to_vec();
+        self.groups = if role == Role::Listens { vec![group.clone()] } else { Vec::new() };
+        self.settings.sequence_ack_ms = self.settings.sequence_ack_ms.max(1_000);
+        self.settings.resend_to_new_session = false;
+        self.client = Client::new(self.settings.clone());
     }
 
     /// The socket that it uses, for faults.
@@ -143,6 +172,7 @@ impl Honest {
                 self.is_known = false;
                 self.largest = 0;
                 self.sent.clear();
+                self.acknowledged.clear();
                 event
             }
         };
@@ -198,6 +228,7 @@ impl Honest {
         let Some(id) = sequence_id else { return };
         if id <= self.largest {
             world.note(Path::Redelivery);
+            self.judge_redelivery(world, id);
             return;
         }
         match id - self.largest {
@@ -207,6 +238,19 @@ impl Honest {
             _ => {}
         }
         self.largest = id;
+    }
+
+    /// Nothing comes again that was acknowledged some time before the last process ended.
+    fn judge_redelivery(&self, world: &mut World, id: SequenceId) {
+        let Some((ended_ms, ack_ms)) = world.ended_at.filter(|_| world.weather.marks_surely()) else {
+            return;
+        };
+        let is_early = |(at_ms, _): &&(u64, SequenceId)| at_ms + ack_ms <= ended_ms;
+        let early = self.acknowledged.iter().filter(is_early).map(|(_, id)| *id).max();
+        if early.is_some_and(|early| id <= early) {
+            let session = self.session.as_deref().unwrap_or_default();
+            world.fail(Failure::AcknowledgedAgain(format!("{id} in {session}")));
+        }
     }
 
     pub fn timer(&mut self, world: &mut World) {
@@ -230,6 +274,15 @@ impl Honest {
                 world.schedule_in((50, 200), Event::Act { actor: self.index });
             }
             return;
+        }
+        if self.role != Role::Plays {
+            if self.role == Role::Publishes {
+                let ack_id = self.ack_id(world);
+                let group = world.groups[0].clone();
+                let request = self.send_to(world, group, ack_id);
+                self.ask(world, request);
+            }
+            return world.schedule_in(world.weather.pause_ms, Event::Act { actor: self.index });
         }
         match world.random.below(100) {
             0..43 => self.publish(world),
@@ -403,6 +456,9 @@ impl Honest {
         let Some(session) = &self.session else { return };
         match decode_upstream(self.settings.subprotocol.encoding(), frame.kind, &frame.data) {
             Ok(message) => {
+                if let Upstream::SequenceAck { sequence_id } = &message {
+                    self.acknowledged.push((world.now_ms(), *sequence_id));
+                }
                 match (&message, message.ack_id()) {
                     (Upstream::SequenceAck { sequence_id }, _)
                         if self.settings.quick_ack && *sequence_id > QUICK_ACK_JUMP =>

@@ -8,7 +8,8 @@
 //! First everything goes wrong; then the world heals, and everything has to arrive and to settle. What clients asked for
 //! and saw goes to `oncewire-checker`, which judges it and knows nothing of this crate. Beside that the simulation itself
 //! judges only whether the healed world comes to rest, stays there, and leaves nothing behind, whether the application
-//! hears of the end of each session, and whether nothing is kept or sent longer than it may be.
+//! hears of the end of each session, whether a restart brings back what was acknowledged long before, and whether nothing
+//! is kept or sent longer than it may be.
 //!
 //! | file | holds |
 //! |---|---|
@@ -96,6 +97,8 @@ pub enum Failure {
     SessionLostAtRest(String),
     /// A client was told that its session is over, and nothing can have ended it.
     SessionRefused(String),
+    /// A client was sent again what it had acknowledged long before the process ended.
+    AcknowledgedAgain(String),
     /// The gateway keeps what nobody needs any more.
     LeftOver(String),
     /// Something panicked.
@@ -139,6 +142,7 @@ impl fmt::Display for Failure {
             Self::Unsettled(what) => write!(f, "the healed world does not settle: {what}"),
             Self::SessionRefused(session) => write!(f, "{session} was ended for no reason"),
             Self::SessionLostAtRest(who) => write!(f, "the healed world lost a session: {who}"),
+            Self::AcknowledgedAgain(what) => write!(f, "sent again although acknowledged: {what}"),
             Self::LeftOver(what) => write!(f, "the gateway has something left over: {what}"),
             Self::Panicked(what) => write!(f, "panicked: {what}"),
             Self::Unreadable(what) => write!(f, "a record can't be read back: {what}"),

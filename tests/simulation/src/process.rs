@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::task::{Context, Waker};
 
 use oncewire_protocol::hub::{
     AppendId, Checkpointer, CommandId, Hub, HubSettings, Input, OpenId, Output, Shard,
@@ -19,6 +20,9 @@ use crate::coverage::Path;
 use crate::log::{Appender, Log};
 use crate::weather::ack_window_ids;
 use crate::world::{Event, World};
+
+/// How long a process that is told to stop may take.
+const LEAVE_MS: u64 = 5_000;
 
 /// One hub: its log, which stays, and its shards, which die with the process.
 pub struct HubNode {
@@ -126,6 +130,8 @@ impl HubNode {
                 Some(format!("{}: does not live", at()))
             } else if shard.cursor < self.log.durable() || !shard.inbox.is_empty() {
                 Some(format!("{}: behind", at()))
+            } else if !shard.hub.is_marked() {
+                Some(format!("{}: has marks to write", at()))
             } else {
                 None
             }
@@ -136,6 +142,7 @@ impl HubNode {
 impl World {
     pub(crate) fn start_process(&mut self) {
         self.process += 1;
+        self.leaving_since_ms = None;
         self.is_up = true;
         self.is_accepting = true;
         self.budget = Arc::new(MemoryBudget::new(self.weather.budget_bytes));
@@ -204,6 +211,28 @@ impl World {
         }
         self.drop_all_sockets();
         self.schedule_in((1, 1500), Event::Start);
+    }
+
+    /// The process ends once the log says of all that clients have acknowledged, or when that takes too long.
+    pub(crate) fn stop_in_order(&mut self) {
+        let Some(since_ms) = self.leaving_since_ms else {
+            self.leaving_since_ms = Some(self.now_ms());
+            for hub in 0..self.hubs.len() {
+                for shard in 0..self.hubs[hub].shards.len() {
+                    self.send(hub, shard, Input::Leave, None);
+                }
+            }
+            return self.schedule_in((1, 20), Event::Stop { process: self.process });
+        };
+        let is_done = self.hubs.iter().all(|hub| {
+            let is_marked = |shard: &ShardNode| shard.inbox.is_empty() && shard.hub.is_marked();
+            hub.log.queue.is_empty() && hub.shards.iter().all(is_marked)
+        });
+        if is_done || self.now_ms() - since_ms > LEAVE_MS {
+            self.stop_process(|world, hub| world.hubs[hub].log.landed());
+        } else {
+            self.schedule_in((1, 20), Event::Stop { process: self.process });
+        }
     }
 
     pub(crate) fn append_booted(&mut self, hub: usize) {
@@ -278,6 +307,18 @@ impl World {
         } else {
             for (by, records) in appends {
                 self.append(hub, vec![by], records);
+            }
+        }
+    }
+
+    /// Tells shards that clients have acknowledged something.
+    pub(crate) fn hear_acknowledged(&mut self) {
+        let mut context = Context::from_waker(Waker::noop());
+        for hub in 0..self.hubs.len() {
+            for shard in 0..self.hubs[hub].shards.len() {
+                if self.hubs[hub].shards[shard].hub.poll_acknowledged(&mut context).is_ready() {
+                    self.send(hub, shard, Input::Acknowledged, None);
+                }
             }
         }
     }

@@ -13,6 +13,14 @@ const BUDGET_BYTES: usize = 1 << 30;
 /// Longer than a storm.
 const RETENTION_SECONDS: usize = 60;
 
+/// What a fast world's outbox holds. Its slowest client has acknowledged everything after 5 s, during which at most 200
+/// messages come; in a storm many times this bound comes.
+const FAST_MESSAGES_MAX: usize = 300;
+/// A message each 25 ms, on average.
+const FAST_PAUSE_MS: (u64, u64) = (20, 30);
+/// Restarts of a fast world are so far apart that each client acknowledges between them.
+const FAST_RESTART_MS: u64 = 15_000;
+
 /// A fault that comes again and again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
@@ -74,6 +82,8 @@ impl Fault {
 pub struct Weather {
     /// Whether nothing goes wrong any more.
     pub is_over: bool,
+    /// Whether much is published, to clients that keep up: of these none may be ended, whatever is restarted.
+    pub is_fast: bool,
     /// Faults that are on, with their mean distance.
     pub faults: Vec<(Fault, u64)>,
     /// How long faults go on.
@@ -149,6 +159,7 @@ impl Weather {
         let is_slow = random.permille(400);
         Self {
             is_over: false,
+            is_fast: false,
             faults,
             storm_ms: random.within((8_000, 25_000)),
             latency_ms: (1, random.pick(&[2, 10, 60])),
@@ -181,6 +192,37 @@ impl Weather {
         }
     }
 
+    /// Makes it that of a fast world: the gateway is killed and stopped, and nothing else is wrong with network and clocks.
+    pub fn make_fast(&mut self, random: &mut Random) {
+        let restart = if random.permille(700) { Fault::Crash } else { Fault::ShutDown };
+        self.is_fast = true;
+        self.faults = vec![(restart, FAST_RESTART_MS)];
+        self.storm_ms = random.within((40_000, 60_000));
+        self.pause_ms = FAST_PAUSE_MS;
+        self.pipe_bytes = (65_536, 65_536);
+        self.write_budget_bytes = (16_384, 16_384);
+        self.answer_lost = 0;
+        self.append_refused = self.append_refused.min(50);
+        self.append_in_doubt = self.append_in_doubt.min(50);
+        self.shard_ms = (0, 2);
+        self.budget_bytes = BUDGET_BYTES;
+        self.clients = 4;
+        (self.has_malice, self.has_unreliable) = (false, false);
+        for settings in &mut self.settings {
+            settings.outbox = OutboxLimits { messages_max: FAST_MESSAGES_MAX, bytes_max: BYTES_MAX };
+            settings.requests =
+                RequestBounds { requests_max: 1024, request_bytes_max: 4 << 20, reply_bytes_max: 65_536 };
+            settings.session_retention_seconds = RETENTION_SECONDS as u32;
+            settings.groups_per_session_max = 100;
+            settings.closes_on_event_failure = false;
+        }
+    }
+
+    /// Whether all that a client has acknowledged some time ago must be in the log.
+    pub fn marks_surely(&self) -> bool {
+        self.is_fast && self.append_refused == 0 && self.append_in_doubt == 0
+    }
+
     /// Whether a fault is on.
     pub fn has(&self, fault: Fault) -> bool {
         self.faults.iter().any(|(on, _)| *on == fault)
@@ -189,6 +231,9 @@ impl Weather {
     /// Whether a hub never has to end a session for want of room.
     pub fn has_room(&self, hub: usize) -> bool {
         let OutboxLimits { messages_max, bytes_max } = self.settings[hub].outbox;
+        if self.is_fast {
+            return true;
+        }
         self.budget_bytes == BUDGET_BYTES && messages_max == MESSAGES_MAX && bytes_max == BYTES_MAX
     }
 

@@ -70,7 +70,7 @@ pub enum Event {
     Act { actor: usize },
     /// A fault.
     Fault(Fault),
-    /// The gateway's process ends in order: what has landed stays.
+    /// The gateway's sockets are closed, and its process is to end in order: what has landed stays.
     Stop { process: u64 },
     /// The gateway starts.
     Start,
@@ -126,6 +126,10 @@ pub struct World {
     pub(crate) is_up: bool,
     /// Whether it takes new sockets.
     pub(crate) is_accepting: bool,
+    /// When the process last ended, in milliseconds, and how long before that an ack must have been sent to be in the log.
+    pub(crate) ended_at: Option<(u64, u64)>,
+    /// Since when the process writes its last marks, in milliseconds.
+    pub(crate) leaving_since_ms: Option<u64>,
     pub(crate) hubs: Vec<HubNode>,
     pub(crate) budget: Arc<MemoryBudget>,
     pub(crate) outage_until: u64,
@@ -154,7 +158,11 @@ impl World {
     /// A world that is about to begin.
     pub fn new(seed: u64, driver_mutation: Option<DriverMutation>, trace: Trace) -> Self {
         let mut random = Random::new(seed);
-        let weather = Weather::draw(&mut random);
+        let mut weather = Weather::draw(&mut random);
+        if seed % 10 == 5 {
+            weather.make_fast(&mut random);
+        }
+        let is_fast = weather.is_fast;
         let budget = Arc::new(MemoryBudget::new(weather.budget_bytes));
         let mut world = Self {
             now_us: 0,
@@ -162,7 +170,7 @@ impl World {
             scheduled: 0,
             random,
             weather,
-            has_raw: seed % 5 == 4,
+            has_raw: seed % 5 == 4 && !is_fast,
             driver_mutation,
             coverage: Coverage::default(),
             trace,
@@ -171,6 +179,8 @@ impl World {
             process: 0,
             is_up: false,
             is_accepting: false,
+            ended_at: None,
+            leaving_since_ms: None,
             hubs: vec![HubNode::new("alpha"), HubNode::new("beta")],
             budget,
             outage_until: 0,
@@ -209,6 +219,7 @@ impl World {
             self.trace.step([at_us, number, events, self.recorder.events() as u64]);
             self.happen(event);
             self.wake();
+            self.hear_acknowledged();
             events += 1;
             if events == EVENTS_MAX {
                 self.fail(Failure::Unsettled(format!("still busy after {events} events")));
@@ -259,7 +270,7 @@ impl World {
             Event::Fault(fault) => self.strike(fault),
             Event::Stop { process } => {
                 if process == self.process {
-                    self.stop_process(|world, hub| world.hubs[hub].log.landed());
+                    self.stop_in_order();
                 }
             }
             Event::Start => self.start_process(),

@@ -1,7 +1,7 @@
 //! R9: everything that grows has a bound, and what was used is given back.
 
 use super::harness::*;
-use crate::hub::{CommandError, Done, HubSettings, NewSession, OpenError};
+use crate::hub::{CommandError, Done, HubSettings, Input, MARK_MS, NewSession, OpenError};
 use crate::log::{Certainty, EndReason, Permission};
 use crate::session::{OutboxLimits, PermissionError};
 use crate::wire::limits::{GROUP_NAMES_BYTES_MAX, PERMISSION_LITERALS_MAX};
@@ -204,10 +204,14 @@ fn nothing_grows_over_ten_thousand_sessions() {
         world.settle();
         world.reads(&watcher);
         world.send(&watcher, [acknowledge(u64::MAX)]);
+        world.handle(Input::Acknowledged);
         remembered.push(format!("{:?}", world.hub.repeats).len());
     }
+    world.wait_ms(MARK_MS);
+    world.settle();
     let hub = &world.hub;
     assert_eq!((hub.sessions(), hub.by_connection_id.len(), hub.groups.len()), (1, 1, 1));
+    assert_eq!((hub.by_number.len(), hub.is_marked()), (1, true));
     assert_eq!((hub.proposals.len(), hub.poll_timeout(), hub.overflowed.len()), (0, None, 0));
     assert_eq!((world.budget.used_bytes(), hub.woken.len(), hub.outputs.len()), (0, 0, 0));
     let most = remembered.iter().max().unwrap();

@@ -9,7 +9,7 @@ use proptest::sample::Index;
 
 use super::super::*;
 use super::harness::{group, settings};
-use super::random_log::{GROUPS, Log, LogWriter, step};
+use super::random_log::{GROUPS, Log, LogWriter, offset_of, step};
 use crate::log::{Audience, Body, BootKey, CHUNKS, HandlerState, Key, Permission, RequestName, Selection};
 use crate::session::testing::read;
 
@@ -45,7 +45,7 @@ fn fold(log: &Log, cuts: &[Index], shard: Shard, now: Time) -> Hub {
     ends.sort_unstable();
     let mut from = 0;
     for end in ends {
-        let portion = (from..end).map(|n| (Offset(n as u64 * 3), Arc::clone(&log[n]))).collect();
+        let portion = (from..end).map(|n| (offset_of(n), Arc::clone(&log[n]))).collect();
         from = end;
         hub.handle(now, Input::Records(portion));
         hub.handle(now, Input::Timeout);
@@ -67,7 +67,7 @@ fn outcome(shards: &[Hub]) -> Outcome {
         }
         let may_publish = session.permissions.allows(Permission::SendToGroup, &group(GROUPS[0]));
         let noted = session.events.state.as_ref().map(text_of).unwrap_or_default();
-        let state = (deliveries, session.groups.clone(), may_publish, noted);
+        let state = (deliveries, (*session.groups).clone(), may_publish, noted);
         assert_eq!(outcome.insert(session.connection_id.to_string(), state), None);
     }
     let of_chunks =
@@ -123,9 +123,15 @@ struct Naive {
     may_publish: bool,
     state: String,
     boots: u64,
+    number: Offset,
 }
 
 impl Naive {
+    fn acknowledge(&mut self, id: u64) {
+        let acknowledged = (1..=self.deliveries.len()).filter(|place| id_of(*place) <= id).count();
+        self.acknowledged = self.acknowledged.max(acknowledged);
+    }
+
     /// What stays of a session whose last record does not say the number of its last event.
     fn untold(&self) -> (Vec<String>, BTreeSet<GroupName>, bool, String) {
         let last = self.boots * 1_000_000_000 + 999_999_999;
@@ -138,7 +144,7 @@ fn naive(log: &Log) -> Outcome {
     let mut requests: BTreeSet<RequestName> = BTreeSet::new();
     let mut sessions: BTreeMap<String, Naive> = BTreeMap::new();
     let mut untold = Outcome::new();
-    for record in log {
+    for (index, record) in log.iter().enumerate() {
         let Record { key: Key { boot, request, .. }, sequence_ack, body, .. } = &**record;
         if seen
             .iter()
@@ -163,7 +169,7 @@ fn naive(log: &Log) -> Outcome {
                 let groups = opened.groups.iter().cloned().collect();
                 let is_reliable = opened.subprotocol.is_reliable();
                 let user = opened.user_id.as_ref().map(ToString::to_string);
-                let naive = Naive { is_reliable, groups, user, ..Naive::default() };
+                let naive = Naive { is_reliable, groups, user, number: offset_of(index), ..Naive::default() };
                 sessions.insert(name, naive);
             }
             Body::Joined { groups, .. } => {
@@ -173,10 +179,14 @@ fn naive(log: &Log) -> Outcome {
                 let id = sequence_ack.unwrap_or_default();
                 sessions.entry(name).and_modify(|session| {
                     session.groups.retain(|group| !groups.contains(group));
-                    let acknowledged =
-                        (1..=session.deliveries.len()).filter(|place| id_of(*place) <= id).count();
-                    session.acknowledged = session.acknowledged.max(acknowledged);
+                    session.acknowledge(id);
                 });
+            }
+            Body::Acked { marks } => {
+                for mark in marks {
+                    let named = sessions.values_mut().find(|session| session.number == mark.session);
+                    named.into_iter().for_each(|session| session.acknowledge(mark.sequence_id));
+                }
             }
             Body::Published(published) => {
                 for group in &published.groups {

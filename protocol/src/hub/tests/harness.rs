@@ -382,6 +382,7 @@ pub(super) fn body_name(record: &Record) -> String {
                 reply.as_ref().map_or("".into(), |reply| String::from_utf8_lossy(&reply.payload.bytes));
             format!("handled {text}")
         }
+        Body::Acked { marks } => format!("acked {}", marks.len()),
         Body::Told { connection_ids } => format!("told {}", connection_ids[0]),
     };
     match record.body.connection_id() {

@@ -8,6 +8,7 @@ mod events;
 mod failures;
 mod fold;
 mod harness;
+mod marks;
 mod random_log;
 mod raw;
 mod requests;

@@ -1,6 +1,6 @@
 //! Random logs.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use proptest::option;
@@ -12,7 +12,7 @@ use super::harness::group;
 use crate::filter::Filter;
 use crate::log::{
     AckKey, Audience, Body, EndReason, Fingerprint, HandlerReply, HandlerState, Key, Opened, Permission,
-    Published, RequestKey, RequestName, Selection, Sent,
+    Published, RequestKey, RequestName, Selection, Sent, SequenceMark,
 };
 use crate::wire::{Metadata, Payload, PayloadKind, Subprotocol, Upstream};
 
@@ -33,6 +33,7 @@ pub(super) enum Step {
     /// By whom, under which request id, and what.
     Ask(Whom, Option<u8>, Asked),
     SequenceAck(&'static str, u64),
+    Acked(Vec<&'static str>, u64),
     /// Whose, and whether the application is to be told.
     End(&'static str, bool),
     /// Whose, and whether the handler gave back a message and a state.
@@ -102,6 +103,8 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
         1 => (session(), any::<bool>()).prop_map(|(id, allow)| Step::ChangeRule(id, allow)),
         6 => asked(),
         2 => (session(), 0u64..500).prop_map(|(id, sequence_id)| Step::SequenceAck(id, sequence_id)),
+        2 => (prop::sample::subsequence(SESSIONS.to_vec(), 1..=3), 0u64..500)
+            .prop_map(|(ids, sequence_id)| Step::Acked(ids, sequence_id)),
         1 => (session(), any::<bool>()).prop_map(|(id, is_told)| Step::End(id, is_told)),
         2 => (session(), any::<bool>(), any::<bool>())
             .prop_map(|(id, has_reply, has_state)| Step::Handled(id, has_reply, has_state)),
@@ -112,6 +115,11 @@ pub(super) fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Where a record of a random log is. Offsets may have gaps.
+pub(super) fn offset_of(index: usize) -> Offset {
+    Offset(index as u64 * 3)
+}
+
 /// Writes a log as proposers do: each key is new or a twin's, and says what was known when it was made.
 pub(super) struct LogWriter {
     pub log: Log,
@@ -119,7 +127,8 @@ pub(super) struct LogWriter {
     pub boot: BootId,
     ack_window_ids: u32,
     proposers: [Proposer; 2],
-    opened: BTreeSet<&'static str>,
+    /// The number of each session.
+    opened: BTreeMap<&'static str, Offset>,
     first_of_boot: usize,
     steps: u64,
 }
@@ -131,7 +140,7 @@ impl LogWriter {
             boot: BootId(1),
             ack_window_ids,
             proposers: [Proposer::new(BootId(1), 0), Proposer::new(BootId(1), 1)],
-            opened: BTreeSet::new(),
+            opened: BTreeMap::new(),
             first_of_boot: 0,
             steps: 0,
         }
@@ -152,21 +161,24 @@ impl LogWriter {
         let mut request = None;
         let (ack, body) = match step {
             // A connection id is never used again.
-            Step::Open(name, ..) if !self.opened.insert(*name) => return,
-            Step::Open(name, subprotocol, names) => (
-                false,
-                Body::Opened(Opened {
-                    connection_id: id(name),
-                    user_id: n.is_multiple_of(2).then(|| UserId::new(USER)),
-                    subprotocol: *subprotocol,
-                    roles: vec!["webpubsub.joinLeaveGroups.x*".to_owned()],
-                    groups: groups(names),
-                    ack_window_ids: self.ack_window_ids,
-                    retention_seconds: 60,
-                    state: None,
-                    custom_subprotocol: n.is_multiple_of(5).then(|| "chat".to_owned()),
-                }),
-            ),
+            Step::Open(name, ..) if self.opened.contains_key(name) => return,
+            Step::Open(name, subprotocol, names) => {
+                self.opened.insert(*name, offset_of(self.log.len()));
+                (
+                    false,
+                    Body::Opened(Opened {
+                        connection_id: id(name),
+                        user_id: n.is_multiple_of(2).then(|| UserId::new(USER)),
+                        subprotocol: *subprotocol,
+                        roles: vec!["webpubsub.joinLeaveGroups.x*".to_owned()],
+                        groups: groups(names),
+                        ack_window_ids: self.ack_window_ids,
+                        retention_seconds: 60,
+                        state: None,
+                        custom_subprotocol: n.is_multiple_of(5).then(|| "chat".to_owned()),
+                    }),
+                )
+            }
             Step::Join(name, names) => {
                 (true, Body::Joined { connection_id: id(name), groups: groups(names) })
             }
@@ -216,6 +228,16 @@ impl LogWriter {
             Step::SequenceAck(name, sequence_id) => {
                 sequence_ack = Some(*sequence_id);
                 (false, Body::Left { connection_id: id(name), groups: groups(&["elsewhere"]) })
+            }
+            Step::Acked(names, sequence_id) => {
+                let numbers = names.iter().filter_map(|name| self.opened.get(name));
+                let mark = |session: &Offset| SequenceMark { session: *session, sequence_id: *sequence_id };
+                let mut marks: Vec<_> = numbers.map(mark).collect();
+                marks.sort_unstable();
+                if marks.is_empty() {
+                    return;
+                }
+                (false, Body::Acked { marks })
             }
             Step::End(name, is_told) => {
                 let (reason, disconnected) = (EndReason::Expired, is_told.then_some(n));

@@ -30,6 +30,10 @@ pub struct Session {
     pub deliveries: Vec<Delivery>,
     /// Its client has acknowledged everything up to this id, as far as its records or its socket said.
     pub acknowledged: SequenceId,
+    /// The same as far as the log says.
+    marked: SequenceId,
+    /// The offset of its first record.
+    number: Offset,
     /// What event handlers have noted.
     pub state: Option<HandlerState>,
     /// Boots after the one that opened it.
@@ -47,6 +51,11 @@ impl Session {
     /// Whether it remembers that a request with this ack id was executed.
     pub fn has_in_window(&self, ack_id: AckId) -> bool {
         self.window.contains(&ack_id)
+    }
+
+    fn mark(&mut self, id: SequenceId) {
+        self.marked = self.marked.max(id);
+        self.acknowledged = self.acknowledged.max(id);
     }
 
     fn owe(&mut self, text: String, index: usize, expires_at: Option<Time>) {
@@ -98,7 +107,9 @@ impl Truth {
         if is_first && is_late {
             // Its proposer had given it up with the session; nobody was told that it happened.
             let name = record.body.connection_id().map(|id| id.as_str());
-            assert!(name.is_some_and(|name| self.ended.contains(name)), "a record that nobody waits for");
+            let is_of_marks = matches!(record.body, Body::Acked { .. });
+            let is_over = name.is_some_and(|name| self.ended.contains(name));
+            assert!(is_of_marks || is_over, "a record that nobody waits for");
         } else if is_first {
             self.fold(record);
         }
@@ -117,9 +128,15 @@ impl Truth {
             self.executed.entry(name.clone()).or_default().insert(ack.ack_id);
         }
         if let (Some(id), Some(session)) = (record.sequence_ack, self.sessions.get_mut(&name)) {
-            session.acknowledged = session.acknowledged.max(id);
+            session.mark(id);
         }
         match &record.body {
+            Body::Acked { marks } => {
+                for mark in marks {
+                    let named = self.sessions.values_mut().find(|session| session.number == mark.session);
+                    named.into_iter().for_each(|session| session.mark(mark.sequence_id));
+                }
+            }
             Body::Booted { takes_disconnected } => {
                 for session in self.sessions.values_mut() {
                     session.boots += 1;
@@ -138,6 +155,8 @@ impl Truth {
                     groups: opened.groups.iter().map(ToString::to_string).collect(),
                     deliveries: Vec::new(),
                     acknowledged: 0,
+                    marked: 0,
+                    number: self.log[index].0,
                     state: opened.state.clone(),
                     boots: 0,
                     window: VecDeque::new(),
@@ -263,15 +282,8 @@ impl Truth {
 
     /// Sequence acks that no record carries do not outlive the process.
     pub fn forget_acknowledged(&mut self) {
-        let mut acknowledged: BTreeMap<&str, SequenceId> = BTreeMap::new();
-        for (_, record) in &self.log {
-            if let (Some(id), Some(session)) = (record.sequence_ack, record.body.connection_id()) {
-                let known = acknowledged.entry(session.as_str()).or_default();
-                *known = (*known).max(id);
-            }
-        }
-        for (name, session) in &mut self.sessions {
-            session.acknowledged = acknowledged.get(name.as_str()).copied().unwrap_or(0);
+        for session in self.sessions.values_mut() {
+            session.acknowledged = session.marked;
         }
     }
 

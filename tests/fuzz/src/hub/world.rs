@@ -294,6 +294,10 @@ impl World {
 
     pub(super) fn handle(&mut self, input: Input) {
         self.hub.handle(self.now, input);
+        let mut context = Context::from_waker(Waker::noop());
+        if self.hub.poll_acknowledged(&mut context).is_ready() {
+            self.hub.handle(self.now, Input::Acknowledged);
+        }
         while let Some(output) = self.hub.poll_output() {
             match output {
                 Output::Append { append, records } => {
