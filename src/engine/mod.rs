@@ -226,7 +226,7 @@ impl Engine {
     }
 
     async fn started(&self, hub: &HubName, entry: &HubEntry) -> Result<HubHandle, HubUnavailable> {
-        let start = async || {
+        let start = || async {
             entry.failure.check()?;
             let started = self.start(hub).await;
             entry.failure.note(hub, started.as_ref().err());
