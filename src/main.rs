@@ -157,8 +157,8 @@ fn token(arguments: &Token) -> Result<(), Failure> {
 }
 
 /// Binds, and serves until a signal comes; `greet` is called once the gateway takes work. Whoever interrupts it once more
-/// does not want to wait for clients to go away. `file` is where the configuration comes from, and what was laid over it; `is_supervised` tells that this process
-/// is started again when it is killed.
+/// does not want to wait for clients to go away. `file` is where the configuration comes from, and what was laid over it;
+/// `is_supervised` tells that this process is started again when it is killed.
 fn run(
     config: Config,
     file: Option<(&Path, Overrides)>,

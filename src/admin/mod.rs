@@ -37,8 +37,7 @@ const DAMAGED_NAMED_MAX: usize = 100;
 pub struct Readiness(Arc<watch::Sender<Stage>>);
 
 /// Where the gateway is between start and end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Starting,
     Ready,
@@ -116,13 +115,8 @@ struct Report {
     status: &'static str,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     damaged_hubs: Vec<String>,
-    #[serde(skip_serializing_if = "is_none")]
-    damaged_hub_count: usize,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-fn is_none(count: &usize) -> bool {
-    *count == 0
+    #[serde(skip_serializing_if = "Option::is_none")]
+    damaged_hub_count: Option<usize>,
 }
 
 fn judge(stage: Stage, damaged: &[HubName], bears_damage: bool) -> (StatusCode, Option<Report>) {
@@ -134,8 +128,9 @@ fn judge(stage: Stage, damaged: &[HubName], bears_damage: bool) -> (StatusCode, 
         Stage::Ready => "damaged",
     };
     let code = if status == "ready" { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let damaged_hub_count = Some(damaged.len()).filter(|count| *count > 0);
     let damaged_hubs = damaged.iter().take(DAMAGED_NAMED_MAX).map(HubName::to_string).collect();
-    (code, Some(Report { status, damaged_hubs, damaged_hub_count: damaged.len() }))
+    (code, Some(Report { status, damaged_hubs, damaged_hub_count }))
 }
 
 #[cfg(test)]
@@ -202,7 +197,7 @@ mod tests {
         assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE, "others may be on their way");
         assert_eq!(report.unwrap().status, "starting");
         let report = judge(Stage::Ready, &hubs, false).1.unwrap();
-        assert_eq!((report.damaged_hubs.len(), report.damaged_hub_count), (DAMAGED_NAMED_MAX, 150));
+        assert_eq!((report.damaged_hubs.len(), report.damaged_hub_count), (DAMAGED_NAMED_MAX, Some(150)));
     }
 
     #[tokio::test]
