@@ -12,7 +12,7 @@ use super::query::Query;
 use super::repetition::{self, Repeatable};
 use super::route::{self, Call, Kind};
 use super::{DUPLICATE, Rest, listing, tokens};
-use crate::engine::{Action, CommandError, Commanded, Done};
+use crate::engine::{Action, CommandError, Done};
 
 /// A request whose operation is known.
 pub(super) struct Request {
