@@ -169,7 +169,8 @@ impl DataDirectory {
             }
         }
         for (name, path) in self.hub_entries()? {
-            if hub_of(&name, &path).is_none() || !is_hub(&path)? {
+            let is_half_removed = path.join(REMOVED_FILE).exists();
+            if hub_of(&name, &path).is_none() || !is_half_removed && !is_hub(&path)? {
                 warn(&path);
                 continue;
             }
