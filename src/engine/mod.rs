@@ -218,8 +218,7 @@ impl Engine {
             let ((folded, is_folded), (live, is_live)) = (oneshot::channel(), oneshot::channel());
             let (log, upkeep) = (Arc::clone(&log), Arc::clone(&upkeep));
             let calls = Calls::new(name.clone(), Arc::clone(&self.0.event_handlers));
-            let (failures, clock) = (failures.clone(), clock.clone());
-            let driver = shard::Driver::new(hub, calls, log, from, inputs, upkeep, failures, clock);
+            let driver = shard::Driver::new(hub, calls, log, from, inputs, upkeep, failures.clone());
             tokio::spawn(driver.run(shard::Start { end, folded, live }));
             inboxes.push(inbox);
             folding.push(is_folded);

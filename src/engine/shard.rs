@@ -145,7 +145,6 @@ impl Driver {
         inbox: mpsc::Receiver<Command>,
         upkeep: Arc<Upkeep>,
         failures: Failures,
-        clock: HubClock,
     ) -> Self {
         Self {
             hub,
@@ -155,8 +154,8 @@ impl Driver {
             log,
             inbox,
             rounds: upkeep.rounds(),
+            clock: upkeep.clock().clone(),
             upkeep,
-            clock,
             write: None,
             has_more: false,
             failures,

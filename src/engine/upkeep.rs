@@ -58,6 +58,11 @@ impl Upkeep {
         Arc::new(Self { log, kind, trims: Mutex::default(), rounds, failures, clock })
     }
 
+    /// The hub's clock.
+    pub(super) fn clock(&self) -> &HubClock {
+        &self.clock
+    }
+
     /// Changes when a round begins.
     pub(super) fn rounds(&self) -> watch::Receiver<u64> {
         self.rounds.subscribe()

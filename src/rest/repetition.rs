@@ -18,7 +18,7 @@
 //! from the time of first sending, so it is the same token. Only what asks (`HEAD`, `GET`) is answered anew: it changes
 //! nothing, and what it was told the first time may be true no more.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
 use axum::http::header::{CONTENT_TYPE, HeaderName};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
@@ -103,8 +103,7 @@ fn malformed(name: &'static str) -> RestError {
 fn seconds_of(date: &str) -> Option<u64> {
     let time = httpdate::parse_http_date(date).ok()?;
     let seconds = time.duration_since(UNIX_EPOCH).ok()?.as_secs();
-    (httpdate::fmt_http_date(SystemTime::from(UNIX_EPOCH) + Duration::from_secs(seconds)) == date)
-        .then_some(seconds)
+    (httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(seconds)) == date).then_some(seconds)
 }
 
 /// By what a request is recognised when it comes again; nothing if it shall not be.

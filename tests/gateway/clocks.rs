@@ -29,6 +29,7 @@ struct Jumping {
 
 impl Jumping {
     /// None where there is no libfaketime.
+    #[expect(clippy::print_stdout, reason = "who runs the tests is told what was not tested")]
     async fn start(offset: &str, config: &str) -> Option<Self> {
         let Some(library) = library() else {
             println!("skipped: there is no libfaketime");

@@ -65,7 +65,7 @@ impl Pair {
     }
 
     /// The program ends and starts as an operator has it do.
-    async fn is_stopped(self, crashing: &mut Crashing) -> Self {
+    async fn across_a_stop(self, crashing: &mut Crashing) -> Self {
         let Self { subscriber, publisher, to_subscriber, to_publisher, published } = self;
         let (stopped, (), ()) = tokio::join!(
             crashing.gateway.stop(),
@@ -93,7 +93,7 @@ async fn a_session_that_acknowledged_five_messages_gets_them_again_after_sigterm
     for _ in 0..3 {
         pair.passes_on(5).await;
         pair.acknowledges().await;
-        pair = pair.is_stopped(&mut crashing).await;
+        pair = pair.across_a_stop(&mut crashing).await;
         pair.subscriber.expect_quiet().await;
     }
     pair.passes_on(1).await;
@@ -124,7 +124,7 @@ async fn a_session_that_received_more_than_its_bound_and_acknowledged_it_is_refu
         pair.passes_on_more_than_the_bound().await;
         pair.passes_on(2).await;
         let published = pair.published;
-        pair = pair.is_stopped(&mut crashing).await;
+        pair = pair.across_a_stop(&mut crashing).await;
         let again = pair.subscriber.settle().await;
         assert_eq!(again, [numbered(published - 1), numbered(published)], "what was not acknowledged");
         pair.acknowledges().await;

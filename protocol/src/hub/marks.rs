@@ -121,7 +121,7 @@ impl Hub {
     /// The mark of a session that was taken from the list. One whose end is decided gets none.
     fn mark_of(&self, session: Offset) -> Option<SequenceMark> {
         let session_key = *self.by_number.get(&session)?;
-        let Some(found) = self.sessions.get(session_key) else { return None };
+        let found = self.sessions.get(session_key)?;
         let sequence_id = found.outbox.lock().take_listed_mark()?;
         let is_ending = matches!(found.phase, Phase::Ending(_));
         (!is_ending).then_some(SequenceMark { session, sequence_id })

@@ -22,6 +22,9 @@ const WINDOW_SECONDS: u32 = 90;
 /// The same where a boot may find the wall clock far ahead.
 const LONG_WINDOW_SECONDS: u32 = 1_000_000;
 
+/// When the time of a message is over, for the key of each record that holds it, in microseconds.
+type OverByRecord = BTreeMap<(u128, u16, u64), u64>;
+
 /// The gateway's clocks, and what is judged by them.
 #[derive(Default)]
 pub struct Clocks {
@@ -34,7 +37,7 @@ pub struct Clocks {
     leaps_ms: u64,
     /// When the times of each hub's messages are over at the latest, by the world's clock; for each payload the records
     /// that hold it, since a client may have published it again.
-    ttl_over_us: Vec<BTreeMap<Bytes, BTreeMap<(u128, u16, u64), u64>>>,
+    ttl_over_us: Vec<BTreeMap<Bytes, OverByRecord>>,
     /// Requests of the application, with their hubs.
     requests: Vec<(usize, RequestKey)>,
 }

@@ -280,7 +280,7 @@ impl Line {
                     .place
                     .groups
                     .iter()
-                    .map(|group| GroupName::new(*group))
+                    .map(|group| GroupName::new(group))
                     .collect::<Result<Vec<_>, _>>()?;
                 self.record(opened(connection_id.as_str(), self.place.hub, true, &groups, true));
                 self.session = Some(connection_id.as_str().to_owned());
