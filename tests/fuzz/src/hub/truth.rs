@@ -31,7 +31,7 @@ pub struct Session {
     /// Its client has acknowledged everything up to this id, as far as its records or its socket said.
     pub acknowledged: SequenceId,
     /// The same as far as the log says.
-    marked: SequenceId,
+    pub marked: SequenceId,
     /// The offset of its first record.
     number: Offset,
     /// What event handlers have noted.
