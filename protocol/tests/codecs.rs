@@ -7,8 +7,8 @@ use bytes::{Bytes, BytesMut};
 use oncewire_protocol::wire::limits::{EVENT_NAME_CHARS_MAX, GROUP_NAME_UTF16_MAX, TTL_SECONDS_MAX};
 use oncewire_protocol::wire::{
     AckError, AckId, ConnectionId, Downstream, Encoding, ErrorName, EventName, FrameKind, GroupName, Message,
-    Metadata, Payload, PayloadKind, Received, ReconnectionToken, Sender, Upstream, UserId, decode_downstream,
-    decode_upstream, encode_downstream, encode_message, encode_upstream,
+    Metadata, MetadataBuilder, Payload, PayloadKind, Received, ReconnectionToken, Sender, Upstream, UserId,
+    decode_downstream, decode_upstream, encode_downstream, encode_message, encode_upstream,
 };
 use proptest::collection::vec;
 use proptest::option;
@@ -43,7 +43,7 @@ proptest! {
         for encoding in ENVELOPED {
             let body = encode_message(encoding, &message);
             let mut sent = BytesMut::from(&b"earlier frames"[..]);
-            body.write_frame(sequence_id, &mut sent);
+            body.write_message(sequence_id, &mut sent);
             let sent = sent.split_off(b"earlier frames".len());
             let received = decode_downstream(encoding, kind(encoding), &frame_payload(&sent));
             let message = without_user(encoding, message.clone());
@@ -54,7 +54,7 @@ proptest! {
     #[test]
     fn raw_receivers_get_the_payload_alone(message in message(), sequence_id in option::of(any::<u64>())) {
         let mut sent = BytesMut::new();
-        encode_message(Encoding::Raw, &message).write_frame(sequence_id, &mut sent);
+        encode_message(Encoding::Raw, &message).write_message(sequence_id, &mut sent);
         prop_assert_eq!(frame_payload(&sent), message.payload.bytes);
         let is_text = matches!(message.payload.kind, PayloadKind::Text | PayloadKind::Json);
         prop_assert_eq!(sent[0] & 0xF, if is_text { 1 } else { 2 });
@@ -108,12 +108,12 @@ proptest! {
     ) {
         for encoding in ENVELOPED {
             let mut sent = BytesMut::new();
-            encode_message(encoding, &message).write_frame(sequence_id, &mut sent);
+            encode_message(encoding, &message).write_message(sequence_id, &mut sent);
             let frame = damaged(&frame_payload(&sent), &damage);
             let received = decode_downstream(encoding, kind(encoding), &frame);
             if let Ok(Received::Message { message, sequence_id }) = &received {
                 let mut again = BytesMut::new();
-                encode_message(encoding, message).write_frame(*sequence_id, &mut again);
+                encode_message(encoding, message).write_message(*sequence_id, &mut again);
                 prop_assert_eq!(decode_downstream(encoding, kind(encoding), &frame_payload(&again)), received);
             }
         }
@@ -135,14 +135,23 @@ fn without_user(encoding: Encoding, mut message: Message) -> Message {
     message
 }
 
-fn frame_payload(sent: &[u8]) -> Bytes {
-    let (header_bytes, payload_bytes) = match sent[1] {
-        126 => (4, usize::from(u16::from_be_bytes([sent[2], sent[3]]))),
-        127 => (10, u64::from_be_bytes(sent[2..10].try_into().unwrap()) as usize),
-        short => (2, usize::from(short)),
-    };
-    assert_eq!(sent.len(), header_bytes + payload_bytes, "one frame, whose header tells its length");
-    Bytes::copy_from_slice(&sent[header_bytes..])
+/// The payload of one message, which may be in several frames.
+fn frame_payload(mut sent: &[u8]) -> Bytes {
+    let mut message = BytesMut::new();
+    loop {
+        let (header_bytes, payload_bytes) = match sent[1] {
+            126 => (4, usize::from(u16::from_be_bytes([sent[2], sent[3]]))),
+            127 => (10, u64::from_be_bytes(sent[2..10].try_into().unwrap()) as usize),
+            short => (2, usize::from(short)),
+        };
+        let (frame, rest) = sent.split_at(header_bytes + payload_bytes);
+        message.extend_from_slice(&frame[header_bytes..]);
+        if frame[0] & 0x80 != 0 {
+            assert!(rest.is_empty(), "nothing follows the last frame");
+            return message.freeze();
+        }
+        sent = rest;
+    }
 }
 
 fn properties_of(object: &str) -> Vec<(String, String)> {
@@ -252,12 +261,12 @@ fn ack_id() -> impl Strategy<Value = Option<AckId>> {
 
 fn metadata() -> impl Strategy<Value = Metadata> {
     vec(("[!#$%&'*+.^_`|~0-9A-Za-z-]{1,20}", "[\\x00-\\x7f]{0,20}"), 0..4).prop_map(|entries| {
-        let mut metadata = Metadata::default();
+        let mut metadata = MetadataBuilder::default();
         for (key, value) in entries {
             // A key that happens to come twice stands once.
             let _ = metadata.insert(&key, &value);
         }
-        metadata
+        metadata.build()
     })
 }
 

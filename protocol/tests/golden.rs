@@ -111,7 +111,7 @@ fn delivery(vectors: &str) {
         let (name, reliable) = kind.strip_suffix(".reliable").map_or((kind, false), |name| (name, true));
         let body = encode_message(encoding(name), message.as_ref().unwrap());
         let mut sent = BytesMut::new();
-        body.write_frame(reliable.then_some(SEQUENCE_ID), &mut sent);
+        body.write_message(reliable.then_some(SEQUENCE_ID), &mut sent);
         assert_eq!(Frame::read(&sent), Frame::parse(rest.trim_start()), "{line}");
     }
 }
@@ -152,7 +152,7 @@ fn sent(encoding: Encoding, message: &Received) -> Frame {
     let mut sent = BytesMut::new();
     match message {
         Received::Message { message, sequence_id } => {
-            encode_message(encoding, message).write_frame(*sequence_id, &mut sent);
+            encode_message(encoding, message).write_message(*sequence_id, &mut sent);
         }
         Received::Control(control) => encode_downstream(encoding, control, &mut sent),
         Received::Unknown => panic!("no vector is of an unknown type"),

@@ -161,6 +161,8 @@ impl Config {
             ("request_timeout_seconds", self.request_timeout_seconds, 1..=300),
             ("http_body_bytes_max", self.http_body_bytes_max as u64, 0..=64 * MIB),
             ("connections_max", self.connections_max.unwrap_or(1) as u64, 1..=10_000_000),
+            ("sessions_max", self.sessions_max.unwrap_or(1) as u64, 1..=100_000_000),
+            ("sessions_per_user_max", self.sessions_per_user_max.unwrap_or(1) as u64, 1..=1_000_000),
             ("hubs_max", self.hubs_max.unwrap_or(1) as u64, 1..=1_000_000),
             ("message_memory_bytes_max", self.message_memory_bytes_max, 1..=1024 * GIB),
             ("pending_requests_max", self.pending_requests_max as u64, 1..=10_000),

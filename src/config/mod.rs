@@ -152,15 +152,26 @@ pub struct Config {
     /// the only one. 1 to 10,000,000. Further clients are answered 503, but for those that recover a session.
     pub connections_max: Option<usize>,
 
+    /// How many sessions there may be at once, those without a socket included. No default. 1 to 100,000,000. Further ones
+    /// are answered 503; a session that exists is always recovered. Cost: some 5 KB of memory for each idle session,
+    /// more with groups and with ack ids that are remembered.
+    pub sessions_max: Option<usize>,
+
+    /// How many sessions each user may have in a hub, those without a socket included. No default. 1 to 1,000,000. Further
+    /// ones are answered 503.
+    pub sessions_per_user_max: Option<usize>,
+
     /// How many hubs there may be, those without sessions that are still kept included. No default: a session in a new hub
     /// brings it into being. 1 to 1,000,000. At the bound such a session is answered 503, and hubs that exist go on.
     /// Danger without it: whoever has an access key, or a client of an application that lets its users name hubs, can
     /// fill the disk with hubs.
     pub hubs_max: Option<usize>,
 
-    /// How many bytes of message bodies all sessions together may keep in memory, a body that many sessions share
-    /// counted once in each shard. Default 512 MiB, 1 byte to 1 TiB. Danger: above this, sessions are ended to free
-    /// memory; while a hub at rest holds most of it, the others may take as much again.
+    /// How many bytes of memory all sessions together may fill: with messages, one that many sessions share counted once
+    /// in each shard; with the places for them; with requests that wait; and with what they keep as long as they live, their
+    /// groups, permissions and executed ack ids. Default 512 MiB, 1 byte to 1 TiB. Danger: above this new sessions
+    /// are answered 503, and the sessions with the most waiting are ended to free memory. What lives as long as its session
+    /// leaves half of it to the rest; while a hub at rest holds most of it, the others may take as much again.
     pub message_memory_bytes_max: u64,
 
     /// How many requests of one socket may wait for the log; then no more is read from it. Default 1,024,
@@ -306,6 +317,8 @@ impl Default for Config {
             request_timeout_seconds: 30,
             http_body_bytes_max: MIB,
             connections_max: None,
+            sessions_max: None,
+            sessions_per_user_max: None,
             hubs_max: None,
             message_memory_bytes_max: 512 * MIB as u64,
             pending_requests_max: 1024,

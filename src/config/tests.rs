@@ -63,6 +63,8 @@ fn every_key_can_be_set() {
         request_timeout_seconds = 10
         http_body_bytes_max = 11
         connections_max = 12
+        sessions_max = 99
+        sessions_per_user_max = 97
         hubs_max = 98
         message_memory_bytes_max = 13
         pending_requests_max = 14
@@ -118,6 +120,8 @@ fn every_key_can_be_set() {
         request_timeout_seconds: 10,
         http_body_bytes_max: 11,
         connections_max: Some(12),
+        sessions_max: Some(99),
+        sessions_per_user_max: Some(97),
         hubs_max: Some(98),
         message_memory_bytes_max: 13,
         pending_requests_max: 14,
@@ -264,6 +268,8 @@ fn numbers_out_of_range_are_refused_by_key() {
         ("handshake_timeout_seconds", 1, 300),
         ("request_timeout_seconds", 1, 300),
         ("connections_max", 1, 10_000_000),
+        ("sessions_max", 1, 100_000_000),
+        ("sessions_per_user_max", 1, 1_000_000),
         ("hubs_max", 1, 1_000_000),
         ("message_memory_bytes_max", 1, 1_u64 << 40),
         ("pending_requests_max", 1, 10_000),

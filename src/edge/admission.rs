@@ -161,7 +161,8 @@ impl Newcomer {
         };
         let socket = opened.map_err(|error| match error {
             OpenError::TooManyGroups => too_many_groups,
-            OpenError::Refused | OpenError::Unavailable => Refusal::Unavailable,
+            OpenError::Full => Refusal::NoRoom,
+            OpenError::Refused | OpenError::TooEarly { .. } | OpenError::Unavailable => Refusal::Unavailable,
         })?;
         let publishes_to = publishes_to.filter(|_| selected.subprotocol == Subprotocol::Raw);
         Ok(Attached { hub, connection_id, selected, publishes_to, socket, place })

@@ -66,6 +66,7 @@ pub(super) struct Begin {
 }
 
 /// A session to recover. The token is still to be verified, against the epoch of the hub's log.
+#[derive(Clone)]
 pub(super) struct Recover {
     pub hub: HubName,
     pub connection_id: ConnectionId,
@@ -101,6 +102,8 @@ pub(super) enum Refusal {
     HandlerBusy,
     #[error("the gateway has as many clients as it may have")]
     Full,
+    #[error("the gateway has no room for another session now")]
+    NoRoom,
     #[error("there are as many hubs as there may be")]
     TooManyHubs,
     #[error("the hub is not available now")]
@@ -123,7 +126,7 @@ impl Refusal {
                 StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
             }
             Self::ByHandler(_) | Self::HandlerFailed => StatusCode::INTERNAL_SERVER_ERROR,
-            Self::HandlerBusy | Self::Full | Self::TooManyHubs | Self::Unavailable => {
+            Self::HandlerBusy | Self::Full | Self::NoRoom | Self::TooManyHubs | Self::Unavailable => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
         }

@@ -118,8 +118,8 @@ mod tests {
     }
 
     fn progress(outbox: &SharedOutbox, epoch: AttachEpoch) -> Progress {
-        let (mut out, mut marks) = (BytesMut::new(), Vec::new());
-        outbox.lock().transmit(epoch, Time(0), 1, &mut out, &mut marks, Waker::noop())
+        let (mut out, mut sent) = (BytesMut::new(), Vec::new());
+        outbox.lock().transmit(epoch, Time(0), 1, &mut out, &mut sent, Waker::noop())
     }
 
     #[test]

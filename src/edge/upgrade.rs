@@ -25,6 +25,9 @@ use super::listener::Pending;
 use super::{Edge, Shared, socket, tls};
 use crate::engine;
 
+/// After how many seconds a client that was refused for lack of room may try again.
+const FULL_RETRY_SECONDS: u64 = 5;
+
 /// `/client/hubs/{hub}`
 pub(super) async fn hub_in_path(
     State(shared): State<Arc<Shared>>,
@@ -77,9 +80,19 @@ async fn upgrade(shared: Arc<Shared>, path_hub: Option<&str>, request: Request) 
             Outcome::Attached(Box::new(attached))
         }
         Purpose::Recover(recover) => {
-            match by(deadline, recover_session(&shared, recover, selected.clone())).await? {
-                Some(attached) => Outcome::Attached(Box::new(attached)),
-                None => Outcome::RecoveryRefused,
+            let mut recovered =
+                by(deadline, recover_session(&shared, recover.clone(), selected.clone(), false)).await?;
+            if let Recovered::TooEarly(wait) = recovered {
+                drop(pending.take());
+                let waiting = tokio::time::sleep(wait);
+                shared.is_stopping.run_until_cancelled(waiting).await.ok_or(Refusal::Unavailable)?;
+                deadline = Instant::now() + limit;
+                recovered = by(deadline, recover_session(&shared, recover, selected.clone(), true)).await?;
+            }
+            match recovered {
+                Recovered::Attached(attached) => Outcome::Attached(attached),
+                Recovered::Refused => Outcome::RecoveryRefused,
+                Recovered::TooEarly(_) => return Err(Refusal::Unavailable),
             }
         }
         Purpose::Unrecoverable => Outcome::RecoveryRefused,
@@ -93,16 +106,26 @@ async fn by<T>(deadline: Instant, work: impl Future<Output = Result<T, Refusal>>
     timeout_at(deadline, work).await.unwrap_or(Err(Refusal::Unavailable))
 }
 
-/// `None` when the recovery can never succeed; an error when that can't be told now.
+/// What became of a recovery.
+enum Recovered {
+    Attached(Box<Attached>),
+    /// It can never succeed.
+    Refused,
+    /// The client comes back in vain again and again: it has to wait so long.
+    TooEarly(Duration),
+}
+
+/// An error when it can't be told now whether the session can be recovered.
 async fn recover_session(
     shared: &Shared,
     recover: Recover,
     selected: Selected,
-) -> Result<Option<Attached>, Refusal> {
+    has_waited: bool,
+) -> Result<Recovered, Refusal> {
     let edge = &shared.edge;
     let Recover { hub, connection_id, reconnection_token } = recover;
     let found = edge.engine.find(&hub).map_err(|_| Refusal::Unavailable)?;
-    let Some(handle) = found else { return Ok(None) };
+    let Some(handle) = found else { return Ok(Recovered::Refused) };
     let verified = edge.reconnection_tokens.verify(
         &reconnection_token,
         hub.as_str(),
@@ -112,13 +135,33 @@ async fn recover_session(
     );
     if let Err(error) = verified {
         tracing::debug!(%hub, %error, "recovery refused");
-        return Ok(None);
+        return Ok(Recovered::Refused);
     }
     let place = shared.sockets.reserve_for_recovery().ok_or(Refusal::Full)?;
-    match handle.resume(connection_id.clone(), selected.subprotocol).await {
-        Ok(socket) => Ok(Some(Attached { hub, connection_id, selected, publishes_to: None, socket, place })),
-        Err(OpenError::Unavailable) => Err(Refusal::Unavailable),
-        Err(OpenError::Refused | OpenError::TooManyGroups) => Ok(None),
+    let id = connection_id.clone();
+    let resumed = if has_waited {
+        handle.resume_after_wait(id, selected.subprotocol).await
+    } else {
+        handle.resume(id, selected.subprotocol).await
+    };
+    match resumed {
+        Ok(socket) => {
+            let attached = Attached { hub, connection_id, selected, publishes_to: None, socket, place };
+            Ok(Recovered::Attached(Box::new(attached)))
+        }
+        Err(OpenError::TooEarly { ms, is_first, first_message_bytes }) => {
+            if is_first {
+                tracing::warn!(
+                    %hub, %connection_id, first_message_bytes,
+                    "a client recovers its session again and again, and acknowledges nothing of what it is sent: it has \
+                     to wait before it is let in"
+                );
+            }
+            Ok(Recovered::TooEarly(Duration::from_millis(ms)))
+        }
+        // No bound refuses a recovery.
+        Err(OpenError::Unavailable | OpenError::Full) => Err(Refusal::Unavailable),
+        Err(OpenError::Refused | OpenError::TooManyGroups) => Ok(Recovered::Refused),
     }
 }
 
@@ -199,6 +242,7 @@ impl IntoResponse for Refusal {
             (Self::TooManyHubs, _) => {
                 Some((RETRY_AFTER, HeaderValue::from(engine::TOO_MANY_HUBS_RETRY_SECONDS)))
             }
+            (Self::Full | Self::NoRoom, _) => Some((RETRY_AFTER, HeaderValue::from(FULL_RETRY_SECONDS))),
             _ => None,
         };
         if let Some((name, value)) = header {

@@ -23,8 +23,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::{BoxFuture, FutureExt, Shared, join_all};
 use oncewire_protocol::hub::{Action, CommandError, Done};
 use oncewire_protocol::log::{Audience, BootId, Time};
-use oncewire_protocol::session::group_name_bytes;
-use oncewire_protocol::wire::limits::GROUP_NAMES_BYTES_MAX;
+use oncewire_protocol::session::may_be_in;
 use oncewire_protocol::wire::{GroupName, HubName};
 
 use super::{Engine, HubHandle, HubUnavailable, Request};
@@ -211,8 +210,7 @@ impl Engine {
     /// Whether a session may be in so many groups.
     pub fn takes_groups(&self, groups: &[GroupName]) -> bool {
         let groups: std::collections::BTreeSet<_> = groups.iter().collect();
-        groups.len() <= self.0.config.groups_per_session_max
-            && group_name_bytes(groups.into_iter()) <= GROUP_NAMES_BYTES_MAX
+        may_be_in(groups.into_iter(), self.0.config.groups_per_session_max)
     }
 
     /// Looks at a hub. One that is wanted and closed is started, and one that could not be started is tried again.

@@ -40,7 +40,7 @@ use oncewire_protocol::hub::{
     Shard, UNTOLD_MAX,
 };
 use oncewire_protocol::log::{BootId, CheckpointError, LogEpoch, Offset, Time};
-use oncewire_protocol::session::{MemoryBudget, OutboxLimits, RequestBounds};
+use oncewire_protocol::session::{MemoryBudget, OutboxLimits, RequestBounds, SessionLimits, UserSessions};
 use oncewire_protocol::wire::{ConnectionId, HubName, Subprotocol};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
@@ -273,6 +273,10 @@ pub fn hub_settings(config: &Config, name: &HubName) -> HubSettings {
         },
         ack_window_ids: u32_of(own.ack_window_ids as u64),
         session_retention_seconds: u32_of(own.session_retention_seconds),
+        sessions: SessionLimits {
+            sessions_max: config.sessions_max.unwrap_or(usize::MAX),
+            per_user: config.sessions_per_user_max.map(UserSessions::new),
+        },
         groups_per_session_max: config.groups_per_session_max,
         closes_on_event_failure: own.on_event_failure == EventFailure::Close,
     }
@@ -314,9 +318,27 @@ impl HubHandle {
         connection_id: ConnectionId,
         subprotocol: Subprotocol,
     ) -> Result<Socket, OpenError> {
+        self.resume_with(connection_id, subprotocol, false).await
+    }
+
+    /// The same for a socket that has waited as [`OpenError::TooEarly`] told it to.
+    pub async fn resume_after_wait(
+        &self,
+        connection_id: ConnectionId,
+        subprotocol: Subprotocol,
+    ) -> Result<Socket, OpenError> {
+        self.resume_with(connection_id, subprotocol, true).await
+    }
+
+    async fn resume_with(
+        &self,
+        connection_id: ConnectionId,
+        subprotocol: Subprotocol,
+        has_waited: bool,
+    ) -> Result<Socket, OpenError> {
         let shard = self.shard_of(&connection_id);
         let open = OpenId(self.next_id());
-        let resuming = Resuming { open, connection_id, subprotocol };
+        let resuming = Resuming { open, connection_id, subprotocol, has_waited };
         attach(shard, &self.0.clock, open, Input::Resume(resuming)).await
     }
 

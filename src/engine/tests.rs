@@ -211,11 +211,11 @@ async fn submit(socket: &Socket, message: Upstream) {
 /// The next frames that the socket's writer would write.
 async fn transmit(socket: &Socket) -> Vec<Received> {
     let attachment = socket.attachment();
-    let (mut out, mut marks) = (BytesMut::new(), Vec::new());
+    let (mut out, mut sent) = (BytesMut::new(), Vec::new());
     poll_fn(|context| {
         let mut outbox = attachment.outbox.lock();
         let epoch = attachment.session.epoch;
-        match outbox.transmit(epoch, socket.clock().now(), 1 << 20, &mut out, &mut marks, context.waker()) {
+        match outbox.transmit(epoch, socket.clock().now(), 1 << 20, &mut out, &mut sent, context.waker()) {
             Progress::Idle => Poll::Pending,
             Progress::Frames | Progress::LastFrames => Poll::Ready(()),
             other => panic!("{other:?}"),
@@ -223,9 +223,9 @@ async fn transmit(socket: &Socket) -> Vec<Received> {
     })
     .await;
     let mut begin = 0;
-    let frames = marks.iter().map(|mark| {
-        let mut frame = &out[begin..mark.end];
-        begin = mark.end;
+    let frames = sent.iter().map(|item| {
+        let mut frame = &out[begin..item.end];
+        begin = item.end;
         frame.advance(if frame[1] == 126 { 4 } else { 2 });
         decode_downstream(
             Subprotocol::JsonReliable.encoding(),

@@ -5,7 +5,7 @@ use axum::http::header::CONTENT_TYPE;
 use bytes::Bytes;
 use oncewire_protocol::hub::Handled;
 use oncewire_protocol::log::{HandlerReply, HandlerState};
-use oncewire_protocol::wire::{Metadata, MetadataError, Payload, PayloadKind};
+use oncewire_protocol::wire::{Metadata, MetadataBuilder, MetadataError, Payload, PayloadKind};
 
 use super::client::Answer;
 use super::request::{CONNECTION_STATE, METADATA_PREFIX};
@@ -66,13 +66,13 @@ pub(super) fn state(headers: &HeaderMap) -> Result<Option<HandlerState>, BadAnsw
 
 /// Commas are part of a value; of repeated lines the last counts.
 fn metadata(headers: &HeaderMap) -> Result<Metadata, BadAnswer> {
-    let mut metadata = Metadata::default();
+    let mut metadata = MetadataBuilder::default();
     for name in headers.keys() {
         let Some(key) = name.as_str().strip_prefix(METADATA_PREFIX) else { continue };
         let value = headers.get_all(name).iter().next_back().map_or(&b""[..], |value| value.as_bytes());
         metadata.insert(key, std::str::from_utf8(value).map_err(|_| MetadataError::Value)?)?;
     }
-    Ok(metadata)
+    Ok(metadata.build())
 }
 
 fn payload(headers: &HeaderMap, body: Bytes) -> Result<Payload, BadAnswer> {

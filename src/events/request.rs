@@ -238,8 +238,7 @@ mod tests {
     /// The headers of a user event of this session.
     fn headers(subject: &EventSubject, metadata: &[(&str, &str)]) -> Result<HeaderMap, BadHeader> {
         let (hub, name) = (HubName::new("Lobby").unwrap(), EventName::new("Chat.say").unwrap());
-        let mut all = Metadata::default();
-        metadata.iter().for_each(|(key, value)| all.insert(key, value).unwrap());
+        let all = Metadata::new(metadata.iter().copied()).unwrap();
         let id = (EventId::OfAck(7), Time(1_769_851_800_999));
         let body = (TEXT, Bytes::from_static(b"hi"));
         let mut event = Event::of_session(Kind::User(&name), &hub, subject, id, body);

@@ -10,7 +10,7 @@ use encoding_rs::{Encoding, UTF_8};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use mime::Mime;
 use oncewire_protocol::filter::Filter;
-use oncewire_protocol::wire::{GroupName, Metadata, Payload, PayloadKind};
+use oncewire_protocol::wire::{GroupName, Metadata, MetadataBuilder, Payload, PayloadKind};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
@@ -100,7 +100,7 @@ pub(super) async fn read(body: Body, bytes_max: usize) -> Result<Bytes, RestErro
 pub(super) fn metadata(headers: &HeaderMap) -> Result<Metadata, RestError> {
     let refused =
         |what: &str| RestError::bad_request("Request", format!("Invalid message metadata: {what}."));
-    let mut metadata = Metadata::default();
+    let mut metadata = MetadataBuilder::default();
     for name in headers.keys() {
         let Some(key) = name.as_str().strip_prefix(METADATA_PREFIX) else { continue };
         let value = headers.get_all(name).iter().next_back();
@@ -109,7 +109,7 @@ pub(super) fn metadata(headers: &HeaderMap) -> Result<Metadata, RestError> {
         let value = value.rsplit(',').next().unwrap_or_default().trim();
         metadata.insert(key, value).map_err(|error| refused(&error.to_string()))?;
     }
-    Ok(metadata)
+    Ok(metadata.build())
 }
 
 /// Which connections to put into groups, or to take out.

@@ -13,6 +13,7 @@
 //! | `delivery`, `ordering`, `recovery`, `takeover` | what they can rely on |
 //! | `crashes`, `marks`, `soak` | the binary killed or stopped and started again over its data |
 //! | `closing`, `limits`, `wire_limits`, `shutdown` | how it ends |
+//! | `memory` | what messages take, beside what they may take |
 //! | `appends` | failing and slow logs |
 //! | `starting`, `clocks` | when a gateway is ready; wall clocks that jump |
 //! | `demo` | the demo page and its operations, and who may use them |
@@ -51,6 +52,7 @@ mod handshake;
 mod hubs;
 mod limits;
 mod marks;
+mod memory;
 mod ordering;
 mod origins;
 mod payloads;

@@ -37,6 +37,23 @@ async fn s22_1_05_redelivery_after_drop() {
     subscriber.expect(message(14, "g", "p", "14")).await;
 }
 
+/// On a fast machine it has to wait from the fifth time on.
+#[tokio::test]
+async fn a_client_that_closes_at_what_it_is_sent_is_let_in_again_each_time() {
+    let gateway = Gateway::start().await;
+    let (mut subscriber, _publisher) = scene(&gateway, 1, 0).await;
+    let identity = subscriber.identity();
+    for _ in 0..7 {
+        subscriber.cut();
+        subscriber = gateway.recover(&identity).await;
+        subscriber.expect(message(1, "g", "p", "1")).await;
+    }
+    subscriber.send(sequence_ack(1)).await;
+    subscriber.expect_quiet().await;
+    subscriber.cut();
+    gateway.recover(&identity).await.expect_quiet().await;
+}
+
 #[tokio::test]
 async fn redelivered_messages_are_the_same_letter_by_letter() {
     let gateway = Gateway::start().await;

@@ -57,6 +57,28 @@ async fn json_is_refused(gateway: &Gateway, message: Value) {
     gateway.expect_unrecoverable(&identity).await;
 }
 
+/// Netty, and so the client of the Java SDK, closes at a frame of more than 65,536 bytes.
+#[tokio::test]
+async fn a_message_of_66_000_characters_made_the_java_client_recover_without_end() {
+    let gateway = Gateway::start().await;
+    let mut publisher = gateway.reliable("p").await;
+    for (first_ack_id, subprotocol) in [(1, RELIABLE), (101, JSON)] {
+        let connector = gateway.connector().token(&Token::bare().group("g")).offer(subprotocol);
+        let mut like_netty = connector.frame_bytes_max(65_536).open().await.unwrap();
+        like_netty.read_connected().await;
+        for (n, characters) in (1..).zip([65_400, 65_536, 66_000, 300_000, 1_000_000]) {
+            let text = "x".repeat(characters);
+            publisher.done(publish("g", first_ack_id + n, &text)).await;
+            let expected = match subprotocol {
+                RELIABLE => message(n, "g", "p", &text),
+                _ => unsequenced("g", "p", &text),
+            };
+            like_netty.expect(expected).await;
+        }
+        like_netty.close(1000).await;
+    }
+}
+
 #[tokio::test]
 async fn json_messages_at_each_limit_are_done_and_one_above_closes_with_1007() {
     let gateway = Gateway::start().await;

@@ -26,7 +26,7 @@ impl Hub {
             return;
         }
         self.applied = Some(offset);
-        self.applied_bytes += record.approximate_bytes() as u64;
+        self.applied_bytes += record.encoded_bytes() as u64;
         self.covered.take_if(|covered| covered.is_behind(offset));
         self.proposer.observe(record.time);
         if self.is_new(offset, record) {
@@ -142,6 +142,7 @@ impl Hub {
             if let Some(id) = record.sequence_ack {
                 session.outbox.lock().acknowledge(id);
             }
+            session.charge_state();
         }
     }
 
@@ -190,12 +191,16 @@ impl Hub {
         {
             return;
         }
-        let key = self.insert(Session::new(opened, offset, self.settings.outbox, self.settings.requests));
+        let (outbox, requests) = (self.settings.outbox, self.settings.requests);
+        let key = self.insert(Session::new(opened, offset, outbox, requests, &self.budget));
         self.wait_for_client(key, record.time);
     }
 
     /// Takes a session into everything.
-    pub(super) fn insert(&mut self, session: Session) -> SessionKey {
+    pub(super) fn insert(&mut self, mut session: Session) -> SessionKey {
+        if let (Some(users), Some(user_id)) = (&self.settings.sessions.per_user, &session.user_id) {
+            session.user_place = Some(users.take(user_id));
+        }
         let (id, number, chunk) = (session.connection_id.clone(), session.number, session.chunk);
         if session.subprotocol.is_reliable() {
             let marking = Marking::new(number, Arc::clone(&self.marks.unmarked));
@@ -260,6 +265,7 @@ impl Hub {
 
     fn add_member(&mut self, key: SessionKey, group: &GroupName) {
         if self.sessions[key].groups.insert(group.clone()) {
+            self.sessions[key].charge_state();
             self.index_member(key, group);
         }
     }
@@ -271,6 +277,7 @@ impl Hub {
 
     fn remove_member(&mut self, key: SessionKey, group: &GroupName) {
         if self.sessions[key].groups.remove(group) {
+            self.sessions[key].charge_state();
             self.unindex_member(key, group);
         }
     }
@@ -330,6 +337,7 @@ impl Hub {
     /// Takes a session out of everything. A socket that is still attached is closed.
     fn remove(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.remove(key) else { return };
+        self.expired.removed(key);
         self.by_connection_id.remove(&session.connection_id);
         self.by_number.remove(&session.number);
         if let Some(keys) = self.by_chunk.get_mut(&session.chunk) {
@@ -367,7 +375,7 @@ impl Hub {
         }
         if let Some(proposal) = self.proposals.remove(&counter) {
             match proposal.purpose {
-                Purpose::Open { open, reconnection_token } => {
+                Purpose::Open { open, reconnection_token, .. } => {
                     if let Some(id) = record.body.connection_id() {
                         let id = id.clone();
                         self.attach_new(&id, open, reconnection_token, record.time);

@@ -109,6 +109,8 @@ pub struct Resuming {
     pub connection_id: ConnectionId,
     /// What the socket would speak; must be the session's own.
     pub subprotocol: Subprotocol,
+    /// Whether it has waited as it was told to.
+    pub has_waited: bool,
 }
 
 /// How a socket ended.
@@ -184,6 +186,19 @@ pub enum OpenError {
     /// It cannot be decided or stored now; the client may try again.
     #[error("the hub is not available now")]
     Unavailable,
+    /// There are as many sessions as there may be, or they fill the memory that they may; a client may try again.
+    #[error("there is no room for another session")]
+    Full,
+    /// The client has come back in vain several times in a row: it has to wait, and is to be asked for again then.
+    #[error("the client has to wait for {ms} ms")]
+    TooEarly {
+        /// How long, in milliseconds. The session is kept by as much longer.
+        ms: u64,
+        /// Whether it is the first of this row that has to wait.
+        is_first: bool,
+        /// Payload and metadata of the first message that it has not acknowledged, in bytes.
+        first_message_bytes: usize,
+    },
     /// More groups than a session may be in, or longer names.
     #[error("too many groups")]
     TooManyGroups,

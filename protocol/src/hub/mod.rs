@@ -56,12 +56,12 @@ use indexmap::IndexMap;
 use slotmap::{SlotMap, new_key_type};
 
 use crate::log::{BootId, Offset, Proposer, Record, RequestName, Time, chunk_of};
-use crate::session::{MemoryBudget, OutboxLimits, RequestBounds, Session, SharedOutbox};
+use crate::session::{MemoryBudget, OutboxLimits, RequestBounds, Session, SessionLimits, SharedOutbox};
 use crate::wire::{ConnectionId, GroupName, UserId};
 use checkpoint::Covered;
 use handling::Untold;
 use marks::Marks;
-use owner::Proposal;
+use owner::{Expired, Proposal};
 use repeats::Repeats;
 use request_window::RequestWindow;
 use timer::Timers;
@@ -110,6 +110,8 @@ pub struct HubSettings {
     pub ack_window_ids: u32,
     /// How long a new session waits for its client while detached, in seconds.
     pub session_retention_seconds: u32,
+    /// How many sessions there may be.
+    pub sessions: SessionLimits,
     /// Groups that a session may be in.
     pub groups_per_session_max: usize,
     /// Whether a session ends when one of its user events is not handled. One of a raw client does in any case.
@@ -145,6 +147,7 @@ pub struct Hub {
     pending_requests: BTreeMap<RequestName, Vec<CommandId>>,
     /// Records beside the sessions' batches whose append has no known outcome.
     proposals: BTreeMap<u64, Proposal>,
+    expired: Expired,
     timers: Timers,
     marks: Marks,
     /// Whether a handler of the application takes `disconnected` events.
@@ -178,6 +181,7 @@ impl Hub {
             users: BTreeMap::new(),
             pending_requests: BTreeMap::new(),
             proposals: BTreeMap::new(),
+            expired: Expired::default(),
             timers: Timers::default(),
             marks: Marks::default(),
             takes_disconnected: false,
@@ -211,7 +215,7 @@ impl Hub {
     pub fn handle(&mut self, now: Time, input: Input) {
         match input {
             Input::Open(opening) => self.open(now, *opening),
-            Input::Resume(resuming) => self.resume(resuming),
+            Input::Resume(resuming) => self.resume(now, resuming),
             Input::Requests { session, requests } => self.take_requests(now, session, requests),
             Input::SocketClosed { session, end } => self.socket_closed(now, session, end),
             Input::Command(command) => self.command(now, *command),
@@ -225,6 +229,7 @@ impl Hub {
                     self.end_restored(now);
                 }
                 self.end_overflowed(now);
+                self.end_expired(now);
             }
             Input::Called { call, answer } => self.called(now, call, answer),
             Input::Told(connection_ids) => self.told(now, connection_ids),

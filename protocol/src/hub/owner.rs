@@ -1,6 +1,6 @@
 //! What the live owner of a shard decides: who is attached, what is proposed, who has to go.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use super::timer::{APPEND_RETRY_MS, Timer};
@@ -10,9 +10,41 @@ use super::{
 };
 use crate::log::{Body, Certainty, EndReason, Key, Opened, Record, RequestKey, Time};
 use crate::mutation::{Mutation, is_on};
-use crate::session::{Closing, NextBatch, Outcome, Phase, Request, Session, group_name_bytes};
-use crate::wire::limits::GROUP_NAMES_BYTES_MAX;
-use crate::wire::{Close, Encoding, GroupName, ReconnectionToken};
+use crate::session::{
+    Closing, NextBatch, Outcome, Phase, Request, Session, SessionCharge, SessionLimits, UserPlace, may_be_in,
+};
+use crate::wire::{Close, Encoding, GroupName, ReconnectionToken, UserId};
+
+/// Groups that sessions which are being ended, since their clients did not come back, may be in all together; others are
+/// ended when these are. Taking a session out of its groups takes a microsecond for each, and until then nobody else is
+/// served.
+const EXPIRING_GROUPS_MAX: usize = 10_000;
+/// Sessions whose retention is over.
+#[derive(Debug, Default)]
+pub struct Expired {
+    /// To be ended, in this order.
+    waiting: VecDeque<SessionKey>,
+    /// Being ended, with the groups that they were in then.
+    ending: BTreeMap<SessionKey, usize>,
+    /// Groups of all that are being ended.
+    groups: usize,
+}
+
+impl Expired {
+    fn has_room(&self, groups: usize) -> bool {
+        self.ending.is_empty() || self.groups + groups <= EXPIRING_GROUPS_MAX
+    }
+
+    fn end(&mut self, key: SessionKey, groups: usize) {
+        self.groups += groups;
+        self.ending.insert(key, groups);
+    }
+
+    /// The session is gone.
+    pub(super) fn removed(&mut self, key: SessionKey) {
+        self.groups -= self.ending.remove(&key).unwrap_or_default();
+    }
+}
 
 /// A record beside the sessions' batches whose append has no known outcome.
 #[derive(Debug)]
@@ -21,6 +53,13 @@ pub struct Proposal {
     pub(super) purpose: Purpose,
     /// Set once an attempt has failed indefinitely: no later failure settles it.
     may_have_happened: bool,
+}
+
+/// The place of a session that is being opened.
+#[derive(Debug)]
+pub struct Reserved {
+    _charge: SessionCharge,
+    _user_place: Option<UserPlace>,
 }
 
 /// What becomes of a proposal when its outcome is known.
@@ -32,6 +71,8 @@ pub enum Purpose {
         open: OpenId,
         /// For the `connected` message.
         reconnection_token: Option<ReconnectionToken>,
+        /// Counts as the session until there is one.
+        _reserved: Reserved,
     },
     /// The session is over as soon as it is applied; until then it is tried again and again.
     End(SessionKey),
@@ -56,11 +97,12 @@ impl Hub {
             return self.refuse(open, OpenError::Unavailable);
         }
         let groups: BTreeSet<GroupName> = groups.into_iter().collect();
-        let is_too_much = groups.len() > self.settings.groups_per_session_max
-            || group_name_bytes(groups.iter()) > GROUP_NAMES_BYTES_MAX;
-        if is_too_much {
+        if !may_be_in(groups.iter(), self.settings.groups_per_session_max) {
             return self.refuse(open, OpenError::TooManyGroups);
         }
+        let Some(reserved) = self.reserve(user_id.as_ref()) else {
+            return self.refuse(open, OpenError::Full);
+        };
         let body = Body::Opened(Opened {
             connection_id,
             user_id,
@@ -72,12 +114,25 @@ impl Hub {
             state: session.state,
             custom_subprotocol: session.custom_subprotocol,
         });
-        self.propose(now, body, None, Purpose::Open { open, reconnection_token });
+        self.propose(now, body, None, Purpose::Open { open, reconnection_token, _reserved: reserved });
+    }
+
+    /// Takes a place for a new session, unless a bound on sessions or the memory budget has been reached.
+    fn reserve(&self, user_id: Option<&UserId>) -> Option<Reserved> {
+        let SessionLimits { sessions_max, per_user } = &self.settings.sessions;
+        if self.budget.sessions() >= *sessions_max || self.budget.is_full() {
+            return None;
+        }
+        let user_place = match per_user.as_ref().zip(user_id) {
+            Some((users, user_id)) => Some(users.reserve(user_id)?),
+            None => None,
+        };
+        Some(Reserved { _charge: SessionCharge::new(&self.budget), _user_place: user_place })
     }
 
     /// A resume appends nothing: attaching is the owner's own business.
-    pub(super) fn resume(&mut self, resuming: Resuming) {
-        let Resuming { open, connection_id, subprotocol } = resuming;
+    pub(super) fn resume(&mut self, now: Time, resuming: Resuming) {
+        let Resuming { open, connection_id, subprotocol, has_waited } = resuming;
         if !self.is_live && is_on(Mutation::RefusedWhileBooting) {
             return self.refuse(open, OpenError::Refused);
         }
@@ -100,8 +155,36 @@ impl Hub {
             }
             Phase::Finishing(_) | Phase::Ending(_) => return self.refuse(open, OpenError::Unavailable),
         }
+        if !has_waited && let Some(wait) = self.must_wait(key) {
+            return self.refuse(open, wait);
+        }
+        if self.sessions[key].outbox.lock().is_attached() {
+            self.socket_lost(now, key);
+        }
         let attachment = self.attach(key);
+        let session = &mut self.sessions[key];
+        let first = session.outbox.lock().first_unacknowledged().map(|(id, _)| id);
+        session.recoveries.recovered(now, first);
         self.outputs.push_back(Output::Opened { open, outcome: Ok(attachment) });
+    }
+
+    /// Whether a recovery has to wait since those before it came to nothing. Its retention does not run meanwhile.
+    fn must_wait(&mut self, key: SessionKey) -> Option<OpenError> {
+        let session = &mut self.sessions[key];
+        let (ms, is_first) = session.recoveries.wait()?;
+        let bytes = session.outbox.lock().first_unacknowledged().map(|(_, message)| message.content_bytes());
+        if let Some(at) = &mut session.expires_at {
+            self.timers.cancel(*at, Timer::Expire(key));
+            *at = at.plus_ms(ms);
+            self.timers.set(*at, Timer::Expire(key));
+        }
+        Some(OpenError::TooEarly { ms, is_first, first_message_bytes: bytes.unwrap_or_default() })
+    }
+
+    fn socket_lost(&mut self, now: Time, key: SessionKey) {
+        let session = &mut self.sessions[key];
+        let first = session.outbox.lock().first_unacknowledged().map(|(id, _)| id);
+        session.recoveries.lost(now, first);
     }
 
     fn refuse(&mut self, open: OpenId, error: OpenError) {
@@ -140,6 +223,7 @@ impl Hub {
         }
         let reason = match end {
             SocketEnd::Lost if session.subprotocol.is_reliable() => {
+                self.socket_lost(now, from.key);
                 return self.wait_for_client(from.key, now);
             }
             SocketEnd::Lost | SocketEnd::ClosedForGood => EndReason::ClientClosed,
@@ -425,7 +509,27 @@ impl Hub {
             // Only a live owner lets a session expire; it waits anew from its own boot on.
             return;
         }
-        self.end(now, key, EndReason::Expired, None);
+        self.expired.waiting.push_back(key);
+        self.end_expired(now);
+    }
+
+    /// Ends sessions whose clients did not come back in time, as many at once as others can wait for.
+    pub(super) fn end_expired(&mut self, now: Time) {
+        while let Some(&key) = self.expired.waiting.front() {
+            let has_no_client = |session: &&Session| {
+                let is_detached = session.expires_at.is_none() && !session.outbox.lock().is_attached();
+                session.phase == Phase::Live && is_detached
+            };
+            let groups = self.sessions.get(key).filter(has_no_client).map(|session| session.groups.len());
+            if groups.is_some_and(|groups| !self.expired.has_room(groups)) {
+                return;
+            }
+            self.expired.waiting.pop_front();
+            if let Some(groups) = groups {
+                self.expired.end(key, groups);
+                self.end(now, key, EndReason::Expired, None);
+            }
+        }
     }
 
     /// Appends under the same keys what has no known outcome yet.

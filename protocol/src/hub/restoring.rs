@@ -157,7 +157,8 @@ impl Resolving {
                 let named = std::mem::take(&mut session.unacknowledged);
                 let messages = named.into_iter().filter_map(|(id, name)| Some((id, wanted.get(name)?)));
                 let (outbox, requests) = (hub.settings.outbox, hub.settings.requests);
-                hub.insert_restored(Session::restore(session, messages, outbox, requests));
+                let session = Session::restore(session, messages, outbox, requests, &hub.budget);
+                hub.insert_restored(session);
             }
         }
         let applied = hub.map(|(applied, _)| applied);

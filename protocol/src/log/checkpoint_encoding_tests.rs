@@ -5,7 +5,7 @@ use proptest::sample::select;
 
 use super::*;
 use crate::log::{EndReason, EventSubject, Refusal};
-use crate::wire::{Metadata, PayloadKind, Subprotocol, Upstream};
+use crate::wire::{MetadataBuilder, PayloadKind, Subprotocol, Upstream};
 
 proptest! {
     #[test]
@@ -210,12 +210,12 @@ fn message() -> impl Strategy<Value = MessageCheckpoint> {
     ];
     let kinds = vec![PayloadKind::Text, PayloadKind::Json, PayloadKind::Binary, PayloadKind::Any];
     let metadata = vec("[a-z]{1,8}", 0..3).prop_map(|keys| {
-        let mut metadata = Metadata::default();
+        let mut metadata = MetadataBuilder::default();
         // A key that stands twice is refused, and what is there stays.
         for key in &keys {
             let _ = metadata.insert(key, "value");
         }
-        metadata
+        metadata.build()
     });
     let expires_at = option::of(any::<u64>().prop_map(Time));
     (sender, select(kinds), vec(any::<u8>(), 0..40), metadata, expires_at).prop_map(

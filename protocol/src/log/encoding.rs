@@ -572,11 +572,8 @@ pub(super) fn metadata_entries(metadata: &Metadata) -> Vec<MetadataEntryV1> {
 }
 
 pub(super) fn metadata_of(stored: &[MetadataEntryV1]) -> Result<Metadata, RecordError> {
-    let mut metadata = Metadata::default();
-    for entry in stored {
-        metadata.insert(&entry.key, &entry.value).map_err(|_| RecordError::Invalid("metadata"))?;
-    }
-    Ok(metadata)
+    let entries = stored.iter().map(|entry| (&entry.key, &entry.value));
+    Metadata::new(entries).map_err(|_| RecordError::Invalid("metadata"))
 }
 
 pub(super) fn texts(groups: &[GroupName]) -> Vec<String> {

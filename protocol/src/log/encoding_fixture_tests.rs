@@ -21,9 +21,7 @@ pub(super) fn version_1() -> Vec<(&'static str, Record)> {
     let c1 = || ConnectionId::new("c-1");
     let lobby = || group_name("lobby");
     let bare = |body| fixed_record(2, 1, None, None, body);
-    let mut metadata = Metadata::default();
-    metadata.insert("trace", "a1").unwrap();
-    metadata.insert("id", "7").unwrap();
+    let metadata = Metadata::new([("trace", "a1"), ("id", "7")]).unwrap();
     let opened = Opened {
         connection_id: c1(),
         user_id: Some(UserId::new("ada")),
@@ -119,8 +117,7 @@ pub(super) fn version_1() -> Vec<(&'static str, Record)> {
 /// What each fixture of version 2 says.
 pub(super) fn version_2() -> Vec<(&'static str, Record)> {
     let bare = |body| fixed_record(2, 1, None, None, body);
-    let mut metadata = Metadata::default();
-    metadata.insert("trace", "a1").unwrap();
+    let metadata = Metadata::new([("trace", "a1")]).unwrap();
     let selection = Selection {
         audience: Audience::Group(group_name("lobby")),
         excluded: vec![ConnectionId::new("c-1"), ConnectionId::new("c,2")],
@@ -173,8 +170,7 @@ pub(super) fn version_3() -> Vec<(&'static str, Record)> {
     let c1 = || ConnectionId::new("c-1");
     let bare = |body| fixed_record(2, 1, None, None, body);
     let state = || Some(HandlerState(Bytes::from_static(b"eyJhIjoxfQ==")));
-    let mut metadata = Metadata::default();
-    metadata.insert("trace", "a1").unwrap();
+    let metadata = Metadata::new([("trace", "a1")]).unwrap();
     let opened = Opened {
         connection_id: c1(),
         user_id: None,
@@ -233,7 +229,7 @@ pub(super) fn version_4() -> Vec<(&'static str, Record)> {
     ]
 }
 
-fn fixed_record(
+pub(super) fn fixed_record(
     counter: u64,
     settled_below: u64,
     sequence_ack: Option<u64>,

@@ -30,6 +30,13 @@ proptest! {
     }
 
     #[test]
+    fn what_a_record_takes_in_the_log_is_known_without_its_encoding(record in record()) {
+        let stored = record.encode().len();
+        let about = record.encoded_bytes();
+        prop_assert!(about.abs_diff(stored) <= 160 + stored / 4, "{} for {}", about, stored);
+    }
+
+    #[test]
     fn no_part_of_a_record_is_a_record(record in record()) {
         let stored = record.encode();
         for bytes in 0..stored.len() {
@@ -429,10 +436,7 @@ fn published() -> impl Strategy<Value = Published> {
     let publisher = (option::of(connection_id()), option::of(any::<String>()));
     (publisher, groups(), any::<bool>(), any::<u16>(), payload, metadata).prop_map(
         |((publisher, user_id), groups, no_echo, ttl_seconds, (kind, bytes), entries)| {
-            let mut metadata = Metadata::default();
-            for (key, value) in &entries {
-                metadata.insert(key, value).unwrap();
-            }
+            let metadata = Metadata::new(&entries).unwrap();
             Published {
                 publisher,
                 user_id: user_id.as_deref().map(UserId::new),
@@ -444,6 +448,29 @@ fn published() -> impl Strategy<Value = Published> {
             }
         },
     )
+}
+
+#[test]
+fn names_and_metadata_counted_for_nothing_in_the_log() {
+    let long = "g".repeat(1024);
+    let groups = vec![GroupName::new(&long).unwrap(); 100];
+    let keys: Vec<_> = (0..2048).map(|n| format!("{n:04}")).collect();
+    let message = Published {
+        publisher: Some(ConnectionId::new(&long)),
+        user_id: Some(UserId::new(&long)),
+        groups: groups.clone(),
+        no_echo: false,
+        ttl_seconds: 0,
+        payload: Payload { kind: PayloadKind::Text, bytes: Bytes::new() },
+        metadata: Metadata::new(keys.iter().map(|key| (key, ""))).unwrap(),
+    };
+    let joined = Body::Joined { connection_id: ConnectionId::new(&long), groups };
+    for body in [Body::Published(message), joined] {
+        let record = fixtures::fixed_record(2, 1, None, None, body);
+        let stored = record.encode().len();
+        assert!(record.encoded_bytes().abs_diff(stored) < stored / 10, "{}", record.encoded_bytes());
+        assert!(record.memory_bytes() > stored);
+    }
 }
 
 fn connection_id() -> impl Strategy<Value = ConnectionId> {

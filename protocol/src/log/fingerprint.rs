@@ -78,7 +78,7 @@ impl Head {
     }
 
     fn metadata(&mut self, metadata: &Metadata) -> &mut Self {
-        self.number(metadata.iter().count() as u64);
+        self.number(metadata.len() as u64);
         for (key, value) in metadata.iter() {
             self.text(key).text(value);
         }
@@ -125,13 +125,7 @@ mod tests {
 
     #[test]
     fn every_field_that_execution_depends_on_changes_it() {
-        let metadata_of = |pairs: &[(&str, &str)]| {
-            let mut all = Metadata::default();
-            for (key, value) in pairs {
-                all.insert(key, value).unwrap();
-            }
-            all
-        };
+        let metadata_of = |pairs: &[(&str, &str)]| Metadata::new(pairs.iter().copied()).unwrap();
         let with_metadata = |pairs: &[(&str, &str)]| {
             let all = metadata_of(pairs);
             changed(|request| {
@@ -193,9 +187,7 @@ mod tests {
     #[test]
     fn the_hash_of_version_1_is_fixed() {
         let group = || GroupName::new("gruppe-ü").unwrap();
-        let mut metadata = Metadata::default();
-        metadata.insert("trace", "a1").unwrap();
-        metadata.insert("b", "").unwrap();
+        let metadata = Metadata::new([("trace", "a1"), ("b", "")]).unwrap();
         let payload = |kind, data: &'static [u8]| Payload { kind, bytes: Bytes::from_static(data) };
         let long: &'static [u8] = &[b'x'; 1000];
         let full = Upstream::SendToGroup {

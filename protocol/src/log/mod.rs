@@ -14,6 +14,7 @@ mod hub_time;
 mod mark_encoding;
 mod proposer;
 mod record;
+mod record_size;
 mod request_key;
 mod selection;
 

@@ -246,42 +246,6 @@ pub enum EndReason {
     Stopped,
 }
 
-impl Record {
-    /// About what it takes in the log, in bytes: what may be large, and a little for the rest.
-    pub fn approximate_bytes(&self) -> usize {
-        const REST_BYTES: usize = 96;
-        const MARK_BYTES: usize = 8;
-        let names = |groups: &[GroupName]| groups.iter().map(|group| group.as_str().len()).sum::<usize>();
-        REST_BYTES
-            + match &self.body {
-                Body::Published(published) => published.payload.bytes.len() + published.metadata.bytes(),
-                Body::Sent(Sent { selection, payload, metadata, .. }) => {
-                    payload.bytes.len() + metadata.bytes() + selection.approximate_bytes()
-                }
-                Body::Added { selection, groups } | Body::Removed { selection, groups } => {
-                    names(groups) + selection.approximate_bytes()
-                }
-                Body::Closed { selection, reason, .. } => reason.len() + selection.approximate_bytes(),
-                Body::Opened(Opened { roles, groups, state, custom_subprotocol, .. }) => {
-                    roles.iter().map(String::len).sum::<usize>()
-                        + names(groups)
-                        + state.as_ref().map_or(0, |state| state.0.len())
-                        + custom_subprotocol.as_ref().map_or(0, String::len)
-                }
-                Body::Handled { reply, state, .. } => {
-                    let reply =
-                        reply.as_ref().map_or(0, |reply| reply.payload.bytes.len() + reply.metadata.bytes());
-                    reply + state.as_ref().map_or(0, |state| state.0.len())
-                }
-                Body::Acked { marks } => marks.len() * MARK_BYTES,
-                Body::Told { connection_ids } => {
-                    connection_ids.iter().map(|id| id.as_str().len()).sum::<usize>()
-                }
-                _ => 0,
-            }
-    }
-}
-
 impl Body {
     /// Why a request was refused, where the record says so.
     pub fn refusal(&self) -> Option<Refusal> {

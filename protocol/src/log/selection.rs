@@ -33,10 +33,4 @@ impl Selection {
     pub fn whole(audience: Audience) -> Self {
         Self { audience, excluded: Vec::new(), filter: None }
     }
-
-    /// About what it takes in the log, in bytes.
-    pub(super) fn approximate_bytes(&self) -> usize {
-        let excluded: usize = self.excluded.iter().map(|id| id.as_str().len()).sum();
-        excluded + self.filter.as_ref().map_or(0, |filter| filter.as_str().len())
-    }
 }

@@ -17,6 +17,10 @@ pub enum Seen {
     Mismatch,
 }
 
+/// What an executed ack id takes in memory, in bytes, about: id and fingerprint in a tree that is two thirds full, and the
+/// id in a queue.
+const EXECUTED_BYTES: usize = 40;
+
 /// The last executed ack ids with their fingerprints, oldest insertion dropped first. Only successful requests are
 /// in it: a failed one may be tried again.
 #[derive(Debug)]
@@ -45,6 +49,11 @@ impl AckWindow {
     /// How many ids it remembers at most.
     pub fn capacity(&self) -> usize {
         self.capacity
+    }
+
+    /// About what it takes in memory, in bytes.
+    pub fn memory_bytes(&self) -> usize {
+        self.fingerprints.len() * EXECUTED_BYTES
     }
 
     /// What it remembers, oldest first.

@@ -4,6 +4,11 @@ use std::collections::BTreeSet;
 use std::ops::Deref;
 
 use crate::wire::GroupName;
+use crate::wire::limits::{ALLOCATION_BYTES, GROUP_NAMES_BYTES_MAX};
+
+/// What a membership takes in memory beside the group's name, in bytes, about: the name's allocation, its place here and
+/// the session's place in the group.
+const MEMBERSHIP_BYTES: usize = ALLOCATION_BYTES + 96;
 
 /// See the module. The names' bytes are counted as they change: a look at all of them would cost a session in many groups
 /// more for each join than one in few (R15).
@@ -33,6 +38,11 @@ impl Memberships {
     pub fn name_bytes(&self) -> usize {
         self.name_bytes
     }
+
+    /// About what the memberships take in memory, in bytes, the hub's index of its groups included.
+    pub fn memory_bytes(&self) -> usize {
+        self.name_bytes + self.names.len() * MEMBERSHIP_BYTES
+    }
 }
 
 impl Deref for Memberships {
@@ -51,10 +61,14 @@ impl FromIterator<GroupName> for Memberships {
     }
 }
 
-/// Bytes of groups' names; at most [`GROUP_NAMES_BYTES_MAX`](crate::wire::limits::GROUP_NAMES_BYTES_MAX) for the groups of
-/// one session.
+/// Bytes of groups' names; at most [`GROUP_NAMES_BYTES_MAX`] for the groups of one session.
 pub fn group_name_bytes<'a>(groups: impl Iterator<Item = &'a GroupName>) -> usize {
     groups.map(|group| group.as_str().len()).sum()
+}
+
+/// Whether a session may be in these groups, of which each is there once.
+pub fn may_be_in<'a>(groups: impl ExactSizeIterator<Item = &'a GroupName>, groups_max: usize) -> bool {
+    groups.len() <= groups_max && group_name_bytes(groups) <= GROUP_NAMES_BYTES_MAX
 }
 
 #[cfg(test)]

@@ -7,8 +7,10 @@ mod events;
 mod kept_capacity;
 mod marking;
 mod memberships;
+mod memory_budget;
 mod outbox;
 mod permissions;
+mod recoveries;
 mod reply;
 mod requests;
 mod sequence_ids;
@@ -17,14 +19,20 @@ mod session;
 mod shared_message;
 #[cfg(test)]
 pub(crate) mod testing;
+mod user_sessions;
 
 pub use ack_window::{AckWindow, Seen};
 pub use events::{CallAnswered, EventCall, SessionEvents};
 pub use marking::{Marking, Unmarked};
-pub use memberships::{Memberships, group_name_bytes};
-pub use outbox::{AttachEpoch, Closing, Mark, Outbox, OutboxLimits, Progress, RequestBounds, SharedOutbox};
+pub use memberships::{Memberships, group_name_bytes, may_be_in};
+pub use memory_budget::{Charge, MemoryBudget, SessionCharge};
+pub use outbox::{
+    AttachEpoch, Closing, Outbox, OutboxLimits, Progress, RequestBounds, SentItem, SharedOutbox,
+};
 pub use permissions::{PermissionError, Permissions};
+pub use recoveries::{RECOVERIES_IN_VAIN_MAX, RECOVERY_WAIT_MS_MAX, Recoveries};
 pub use requests::{Begun, Outcome, Request, Requests, Settled, Slot};
 pub use sequence_ids::SequenceIds;
 pub use session::{NextBatch, Phase, Session};
-pub use shared_message::{MemoryBudget, SharedMessage};
+pub use shared_message::SharedMessage;
+pub use user_sessions::{SessionLimits, UserPlace, UserSessions};

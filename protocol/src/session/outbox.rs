@@ -9,19 +9,22 @@
 //!                                ^ base                   ^ cursor   ^ delivered
 //! ```
 
+mod transmitting;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::task::Waker;
 
-use bytes::BytesMut;
 use parking_lot::Mutex;
 
 use super::kept_capacity::shrink_if_empty;
 use super::reply::Reply;
-use super::{Marking, SequenceIds, SharedMessage};
-use crate::log::{SequenceIdsCheckpoint, Time};
+use super::{Charge, Marking, MemoryBudget, SequenceIds, SharedMessage};
+use crate::log::SequenceIdsCheckpoint;
 use crate::mutation::{Mutation, is_on};
-use crate::wire::{Close, Downstream, Encoding, FrameRest, SequenceId, Subprotocol, encode_downstream};
+use crate::wire::{Close, Downstream, Encoding, SequenceId, Subprotocol};
+
+pub use transmitting::{Progress, SentItem};
 
 /// An outbox as shard and writer share it: the one lock, short, never held over I/O.
 pub type SharedOutbox = Arc<Mutex<Outbox>>;
@@ -61,36 +64,8 @@ pub enum Closing {
     Cut,
 }
 
-/// What [`Outbox::transmit`] asks of the writer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Progress {
-    /// Write the bytes, then call again; after a partial write call [`Outbox::rewind`] first.
-    Frames,
-    /// Write the bytes. Once all are written there is nothing more; the waker is woken when that changes. After a
-    /// partial write go on as after `Frames`.
-    LastFrames,
-    /// Nothing to write. The waker is woken when that changes.
-    Idle,
-    /// Send this close frame and be done.
-    Close(Close),
-    /// Drop the socket without a close frame.
-    Cut,
-}
-
-/// Where a frame ends in the transmitted bytes, and what it is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mark {
-    /// End of the frame, in bytes from the start of the transmission.
-    pub end: usize,
-    item: Item,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Item {
-    Reply,
-    /// The position among all deliveries of the session.
-    Delivery(u64),
-}
+/// What a request that waits takes in memory beside its frame, in bytes, about.
+const REQUEST_BYTES: usize = 256;
 
 /// 16 bytes for each unacknowledged message.
 #[derive(Debug)]
@@ -131,6 +106,7 @@ pub struct Outbox {
     reader: Option<Waker>,
     /// A writer that is in the middle of a write.
     blocked_writer: Option<Waker>,
+    charge: Charge,
 }
 
 impl Outbox {
@@ -159,6 +135,7 @@ impl Outbox {
             writer: None,
             reader: None,
             blocked_writer: None,
+            charge: Charge::default(),
         }
     }
 
@@ -181,6 +158,18 @@ impl Outbox {
     }
 
     // For the shard.
+
+    /// Has what is pending charged to a budget.
+    pub fn charge_to(&mut self, budget: &Arc<MemoryBudget>) {
+        self.charge = Charge::new(budget);
+        self.update_charge();
+    }
+
+    /// The places for messages, replies and requests; the messages themselves are charged by whoever shares them.
+    fn update_charge(&mut self) {
+        let places = self.entries.capacity() * size_of::<Entry>() + self.requests * REQUEST_BYTES;
+        self.charge.set(places + self.reply_bytes + self.request_bytes);
+    }
 
     /// Has the shard told when acks are to be in the log.
     pub fn set_marking(&mut self, marking: Marking) {
@@ -224,6 +213,11 @@ impl Outbox {
         self.entries.iter().filter_map(|entry| Some((entry.id, entry.message.as_ref()?)))
     }
 
+    /// The first message that waits, and its id.
+    pub fn first_unacknowledged(&self) -> Option<(SequenceId, &Arc<SharedMessage>)> {
+        self.unacknowledged().next()
+    }
+
     /// Delivers a message: gives it the next sequence id and keeps it until the client has acknowledged it. Bounds
     /// are not enforced here (R5). Returns a writer to wake.
     pub fn deliver(&mut self, message: &Arc<SharedMessage>) -> Option<Waker> {
@@ -233,7 +227,11 @@ impl Outbox {
             return None;
         }
         self.content_bytes += message.content_bytes();
+        let places = self.entries.capacity();
         self.entries.push_back(Entry { id, message: Some(Arc::clone(message)) });
+        if self.entries.capacity() != places {
+            self.update_charge();
+        }
         if is_on(Mutation::OverflowDropsOldest) && self.is_over_limits() {
             self.drop_front();
         }
@@ -293,6 +291,7 @@ impl Outbox {
         self.replies_sent = 0;
         self.reply_bytes = 0;
         self.closing = None;
+        self.update_charge();
         let wakers = [self.writer.take(), self.reader.take(), self.blocked_writer.take()];
         wakers.into_iter().flatten().for_each(Waker::wake);
     }
@@ -325,6 +324,7 @@ impl Outbox {
         self.entries = VecDeque::new();
         self.content_bytes = 0;
         self.cursor = 0;
+        self.update_charge();
     }
 
     /// The session is over. What waits is dropped and the socket cut, unless that has been told to write it and then to
@@ -341,6 +341,7 @@ impl Outbox {
     pub fn settle_requests(&mut self, requests: usize, bytes: usize) {
         self.requests = self.requests.saturating_sub(requests);
         self.request_bytes = self.request_bytes.saturating_sub(bytes);
+        self.update_charge();
         self.wake_reader();
     }
 
@@ -357,7 +358,7 @@ impl Outbox {
             }
             self.drop_front();
         }
-        shrink_if_empty(&mut self.entries);
+        self.shrink_if_empty();
     }
 
     // For the socket.
@@ -387,6 +388,7 @@ impl Outbox {
     pub fn add_requests(&mut self, requests: usize, bytes: usize) {
         self.requests += requests;
         self.request_bytes += bytes;
+        self.update_charge();
     }
 
     /// Requests that were read and are not settled.
@@ -403,107 +405,6 @@ impl Outbox {
             return false;
         }
         is_current
-    }
-
-    /// Appends up to about `budget_bytes` of frames to `out`: replies that are due and messages from the cursor on,
-    /// leaving out those whose time-to-live is over. `marks` tells where each frame ends.
-    pub fn transmit(
-        &mut self,
-        epoch: AttachEpoch,
-        now: Time,
-        budget_bytes: usize,
-        out: &mut BytesMut,
-        marks: &mut Vec<Mark>,
-        waker: &Waker,
-    ) -> Progress {
-        if !self.is_current(epoch) {
-            return Progress::Cut;
-        }
-        match self.closing {
-            Some(Closing::Cut) => return Progress::Cut,
-            Some(Closing::Now(close)) => return Progress::Close(close),
-            Some(Closing::AfterFlush(_)) | None => {}
-        }
-        self.forget_written();
-        while out.len() < budget_bytes {
-            if let Some(reply) = self.replies.get(self.replies_sent)
-                && reply.due <= self.position()
-            {
-                encode_downstream(self.subprotocol.encoding(), &reply.message, out);
-                self.replies_sent += 1;
-                marks.push(Mark { end: out.len(), item: Item::Reply });
-                continue;
-            }
-            let position = self.position();
-            let Some(entry) = self.entries.get_mut(self.cursor) else { break };
-            let is_reliable = self.subprotocol.is_reliable();
-            match entry.message.take_if(|message| is_reliable && message.is_expired(now)) {
-                Some(expired) => {
-                    self.content_bytes -= expired.content_bytes();
-                    self.marking.expired(expired.content_bytes());
-                }
-                None => {
-                    if let Some(message) = &entry.message {
-                        let id = self.subprotocol.is_reliable().then_some(entry.id);
-                        message.body(self.subprotocol.encoding()).write_frame(id, out);
-                        marks.push(Mark { end: out.len(), item: Item::Delivery(position) });
-                    }
-                }
-            }
-            self.cursor += 1;
-        }
-        let is_last = self.cursor == self.entries.len() && self.needs_no_look_after_writing();
-        if !out.is_empty() && !is_last {
-            return Progress::Frames;
-        }
-        self.drop_expired_front();
-        if let Some(Closing::AfterFlush(close)) = self.closing {
-            return Progress::Close(close);
-        }
-        match &mut self.writer {
-            Some(writer) => writer.clone_from(waker),
-            None => self.writer = Some(waker.clone()),
-        }
-        if out.is_empty() { Progress::Idle } else { Progress::LastFrames }
-    }
-
-    /// Whether a write that is under way should be given up: the socket is to be closed now or is no longer the
-    /// attached one. If not, the waker is woken when it is.
-    pub fn is_write_over(&mut self, epoch: AttachEpoch, waker: &Waker) -> bool {
-        let is_over = !self.is_current(epoch) || matches!(self.closing, Some(Closing::Now(_) | Closing::Cut));
-        if !is_over {
-            self.blocked_writer = Some(waker.clone());
-        }
-        is_over
-    }
-
-    /// The last `rest` bytes of a frame of the last transmission, shared with its message. `None` when there is nothing
-    /// to share: a reply, or a message that has been acknowledged meanwhile.
-    pub fn rest_of_frame(&self, mark: &Mark, rest: usize) -> Option<FrameRest> {
-        let Item::Delivery(position) = mark.item else { return None };
-        let entry = self.entries.get(position.checked_sub(self.base())? as usize)?;
-        let id = self.subprotocol.is_reliable().then_some(entry.id);
-        entry.message.as_ref()?.body(self.subprotocol.encoding()).rest_of_frame(id, rest)
-    }
-
-    /// Takes back frames of the last transmission that were not written at all. The writer finishes one that it has
-    /// begun.
-    pub fn rewind(&mut self, epoch: AttachEpoch, unwritten: &[Mark]) {
-        if !self.is_current(epoch) {
-            return;
-        }
-        let replies = unwritten.iter().filter(|mark| mark.item == Item::Reply).count();
-        self.replies_sent = self.replies_sent.saturating_sub(replies);
-        let first = unwritten.iter().find_map(|mark| match mark.item {
-            Item::Delivery(position) => Some(position),
-            Item::Reply => None,
-        });
-        if let Some(position) = first {
-            // The client may have acknowledged it meanwhile, on the strength of an earlier socket.
-            let position = position + u64::from(is_on(Mutation::RewindForgetsFrame));
-            let position = position.saturating_sub(u64::from(is_on(Mutation::RewindRepeatsFrame)));
-            self.cursor = position.saturating_sub(self.base()) as usize;
-        }
     }
 
     #[cfg(feature = "mutations")]
@@ -524,49 +425,13 @@ impl Outbox {
         let reply = Reply { due, message };
         self.reply_bytes += reply.memory_bytes();
         self.replies.insert(at, reply);
+        self.update_charge();
         self.writer.take()
     }
 
-    /// Whether nothing waits for the end of a write: no reply's memory, no message that is forgotten as it is written,
-    /// no order to close. So it is between publishes, and a look that is saved there is saved for each subscriber.
-    fn needs_no_look_after_writing(&self) -> bool {
-        self.replies.is_empty() && self.subprotocol.is_reliable() && self.closing.is_none()
-    }
-
-    fn base(&self) -> u64 {
-        self.delivered - self.entries.len() as u64
-    }
-
-    fn position(&self) -> u64 {
-        self.base() + self.cursor as u64
-    }
-
-    /// Drops what the last transmission has certainly handed to the socket.
-    fn forget_written(&mut self) {
-        for reply in self.replies.drain(..self.replies_sent) {
-            self.reply_bytes -= reply.memory_bytes();
-        }
-        self.replies_sent = 0;
-        if self.replies.is_empty() {
-            // Most sessions never get another reply after their first message.
-            self.replies = VecDeque::new();
-        }
-        if !self.subprotocol.is_reliable() {
-            while self.cursor > 0 {
-                self.drop_front();
-            }
-            shrink_if_empty(&mut self.entries);
-        }
-        self.wake_reader();
-    }
-
-    fn drop_expired_front(&mut self) {
-        let messages = self.entries.len();
-        while self.entries.front().is_some_and(|entry| entry.message.is_none()) {
-            self.drop_front();
-        }
-        self.marking.freed(messages - self.entries.len(), 0, &self.limits);
+    fn shrink_if_empty(&mut self) {
         shrink_if_empty(&mut self.entries);
+        self.update_charge();
     }
 
     fn drop_front(&mut self) {

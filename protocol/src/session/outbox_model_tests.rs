@@ -1,14 +1,14 @@
 //! The outbox equals a naive list: one of everything ever delivered, and one of what a socket has still to send.
 
+use bytes::BytesMut;
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-use super::super::MemoryBudget;
 use super::super::testing::text;
 use super::*;
-use crate::log::MessageRef;
+use crate::log::{MessageRef, Time};
 use crate::wire::ConnectionId;
 
 proptest! {
@@ -106,7 +106,7 @@ struct World {
     queue: VecDeque<Item>,
     pongs: usize,
     /// What was pulled last and may still be taken back.
-    pulled: Option<(Vec<Mark>, Vec<Item>)>,
+    pulled: Option<(Vec<SentItem>, Vec<Item>)>,
     /// Written to a client that is not reliable: gone as soon as the next pull tells so.
     written: Vec<usize>,
     /// Whether the next thing to send wakes the writer.
@@ -247,10 +247,10 @@ impl World {
         if self.pulled.is_some() {
             return;
         }
-        let (mut out, mut marks) = (BytesMut::new(), Vec::new());
+        let (mut out, mut sent) = (BytesMut::new(), Vec::new());
         let epoch = self.epoch();
         let progress =
-            self.outbox.transmit(epoch, self.now, budget_bytes, &mut out, &mut marks, Waker::noop());
+            self.outbox.transmit(epoch, self.now, budget_bytes, &mut out, &mut sent, Waker::noop());
         if !self.is_attached {
             assert_eq!((progress, out.len()), (Progress::Cut, 0));
             return;
@@ -260,10 +260,10 @@ impl World {
         }
         let mut items = Vec::new();
         let mut start = 0;
-        for mark in &marks {
+        for item in &sent {
             assert!(start < budget_bytes, "it stops at the budget");
-            items.push(self.take_frame(&out[start..mark.end]));
-            start = mark.end;
+            items.push(self.take_frame(&out[start..item.end]));
+            start = item.end;
         }
         assert_eq!(start, out.len());
         if start < budget_bytes {
@@ -290,7 +290,7 @@ impl World {
             let kept = self.deliveries.iter().position(|delivery| delivery.is_kept);
             assert_eq!(self.outbox.messages(), kept.map_or(0, |first| self.deliveries.len() - first));
         }
-        self.pulled = Some((marks, items)).filter(|(_, items)| !items.is_empty());
+        self.pulled = Some((sent, items)).filter(|(_, items)| !items.is_empty());
     }
 
     /// The naive list's next item, which the frame must be.
@@ -336,12 +336,12 @@ impl World {
     }
 
     fn write(&mut self, part: Index, is_rewound: bool) {
-        let Some((marks, items)) = self.pulled.take() else { return };
-        let written_bytes = part.index(marks.last().map_or(0, |mark| mark.end) + 1);
-        let starts = std::iter::once(0).chain(marks.iter().map(|mark| mark.end));
-        let begun = starts.take(marks.len()).take_while(|start| *start < written_bytes).count();
+        let Some((sent, items)) = self.pulled.take() else { return };
+        let written_bytes = part.index(sent.last().map_or(0, |item| item.end) + 1);
+        let starts = std::iter::once(0).chain(sent.iter().map(|item| item.end));
+        let begun = starts.take(sent.len()).take_while(|start| *start < written_bytes).count();
         if is_rewound {
-            self.outbox.rewind(self.epoch(), &marks[begun..]);
+            self.outbox.rewind(self.epoch(), &sent[begun..]);
             for item in items[begun..].iter().rev() {
                 match item {
                     Item::Pong => self.pongs += 1,
@@ -387,10 +387,10 @@ impl World {
         self.outbox.sequence_ack(epoch, u64::MAX);
         assert!(self.outbox.pong(epoch).is_none() && !self.outbox.detach(epoch));
         assert!(self.outbox.is_write_over(epoch, Waker::noop()));
-        let (mut out, mut marks) = (BytesMut::new(), Vec::new());
-        let progress = self.outbox.transmit(epoch, self.now, 100, &mut out, &mut marks, Waker::noop());
+        let (mut out, mut sent) = (BytesMut::new(), Vec::new());
+        let progress = self.outbox.transmit(epoch, self.now, 100, &mut out, &mut sent, Waker::noop());
         assert_eq!((progress, out.len()), (Progress::Cut, 0));
-        self.outbox.rewind(epoch, &[Mark { end: 9, item: super::Item::Delivery(0) }]);
+        self.outbox.rewind(epoch, &[SentItem { end: 9, item: super::transmitting::Item::Delivery(0) }]);
     }
 
     /// A writer that waits is woken by the first thing to write, and by it alone.

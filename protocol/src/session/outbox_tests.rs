@@ -1,8 +1,10 @@
+use bytes::BytesMut;
+
 use super::super::testing::{Wakes, drain, expiring, read, read_frames, shared};
 use super::*;
-use crate::log::MessageRef;
+use crate::log::{MessageRef, Time};
 use crate::session::kept_capacity::KEPT_CAPACITY;
-use crate::wire::{AckError, ConnectionId, ErrorName};
+use crate::wire::{AckError, ConnectionId, ErrorName, Metadata};
 
 const NOW: Time = Time(1_000);
 
@@ -94,7 +96,7 @@ fn limits_hold_on_both_sides() {
 #[test]
 fn metadata_counts_as_content() {
     let mut message = super::super::testing::text("12345");
-    message.metadata.insert("key", "va").unwrap();
+    message.metadata = Metadata::new([("key", "va")]).unwrap();
     let budget = Arc::new(super::super::MemoryBudget::new(0));
     let message = SharedMessage::new(MessageRef::default(), message, None, &budget);
     let mut outbox = reliable();
@@ -160,10 +162,10 @@ fn a_pong_that_comes_between_two_writes_keeps_the_rest_in_order() {
     let epoch = outbox.attach();
     let _ = outbox.reply(connected());
     deliver(&mut outbox, ["a", "b"]);
-    let (mut out, mut marks) = (BytesMut::new(), Vec::new());
-    outbox.transmit(epoch, NOW, usize::MAX, &mut out, &mut marks, Waker::noop());
+    let (mut out, mut sent) = (BytesMut::new(), Vec::new());
+    outbox.transmit(epoch, NOW, usize::MAX, &mut out, &mut sent, Waker::noop());
     let _ = outbox.pong(epoch);
-    outbox.rewind(epoch, &marks);
+    outbox.rewind(epoch, &sent);
     assert_eq!(read(&mut outbox, epoch, NOW), ["connected", "pong", "1 a", "2 b"]);
 }
 
@@ -172,12 +174,12 @@ fn r6_an_older_socket_changes_nothing_and_is_cut() {
     let mut outbox = reliable();
     let old = outbox.attach();
     deliver(&mut outbox, ["a", "b"]);
-    let (mut out, mut marks) = (BytesMut::new(), Vec::new());
-    outbox.transmit(old, NOW, usize::MAX, &mut out, &mut marks, Waker::noop());
+    let (mut out, mut sent) = (BytesMut::new(), Vec::new());
+    outbox.transmit(old, NOW, usize::MAX, &mut out, &mut sent, Waker::noop());
     let new = outbox.attach();
     assert!(!outbox.is_current(old) && outbox.is_current(new));
     assert_eq!(read(&mut outbox, new, NOW), ["1 a", "2 b"]);
-    outbox.rewind(old, &marks);
+    outbox.rewind(old, &sent);
     outbox.sequence_ack(old, 2);
     assert!(outbox.pong(old).is_none());
     assert!(!outbox.detach(old));
@@ -283,9 +285,9 @@ fn what_was_not_written_is_kept_for_a_client_that_is_not_reliable() {
     let mut outbox = outbox(Subprotocol::Json);
     let epoch = outbox.attach();
     deliver(&mut outbox, ["a", "b", "c"]);
-    let (mut out, mut marks) = (BytesMut::new(), Vec::new());
-    outbox.transmit(epoch, NOW, usize::MAX, &mut out, &mut marks, Waker::noop());
-    outbox.rewind(epoch, &marks[1..]);
+    let (mut out, mut sent) = (BytesMut::new(), Vec::new());
+    outbox.transmit(epoch, NOW, usize::MAX, &mut out, &mut sent, Waker::noop());
+    outbox.rewind(epoch, &sent[1..]);
     assert_eq!(read(&mut outbox, epoch, NOW), ["b", "c"]);
 }
 

@@ -5,10 +5,12 @@
 
 use std::collections::BTreeMap;
 
+use super::group_name_bytes;
 use crate::log::{Permission, RulesCheckpoint};
 use crate::wire::GroupName;
 use crate::wire::limits::{
-    PATTERN_ASTERISKS_MAX, PATTERN_CHARS_MAX, PERMISSION_LITERALS_MAX, PERMISSION_PATTERNS_MAX,
+    ALLOCATION_BYTES, PATTERN_ASTERISKS_MAX, PATTERN_CHARS_MAX, PERMISSION_LITERALS_MAX,
+    PERMISSION_PATTERNS_MAX,
 };
 
 /// Why a rule could not be changed.
@@ -32,7 +34,12 @@ struct Rules {
     patterns: Vec<Pattern>,
     /// `true` allows, `false` denies.
     literals: BTreeMap<GroupName, bool>,
+    /// Bytes of the names in them.
+    name_bytes: usize,
 }
+
+/// What a literal rule takes in memory beside its group's name, in bytes, about.
+const LITERAL_BYTES: usize = ALLOCATION_BYTES + 2 * size_of::<(GroupName, bool)>();
 
 impl Permissions {
     /// Reads roles. Unknown roles, and patterns that are invalid or too many, grant nothing; the roles are taken in
@@ -104,6 +111,11 @@ impl Permissions {
         self.rules_mut(permission).set(group, false);
     }
 
+    /// About what the rules take in memory, in bytes.
+    pub fn memory_bytes(&self) -> usize {
+        self.join_leave.memory_bytes() + self.send.memory_bytes()
+    }
+
     fn rules(&self, permission: Permission) -> &Rules {
         match permission {
             Permission::JoinLeaveGroup => &self.join_leave,
@@ -123,11 +135,18 @@ impl Rules {
     fn restore(stored: RulesCheckpoint) -> Self {
         let allowed = stored.allowed.into_iter().map(|group| (group, true));
         let denied = stored.denied.into_iter().map(|group| (group, false));
+        let literals: BTreeMap<GroupName, bool> = allowed.chain(denied).collect();
         Self {
             all: stored.all,
             patterns: stored.patterns.iter().filter_map(|text| Pattern::parse(text)).collect(),
-            literals: allowed.chain(denied).collect(),
+            name_bytes: group_name_bytes(literals.keys()),
+            literals,
         }
+    }
+
+    fn memory_bytes(&self) -> usize {
+        let patterns: usize = self.patterns.iter().map(|pattern| size_of_val(&*pattern.0)).sum();
+        patterns + self.name_bytes + self.literals.len() * LITERAL_BYTES
     }
 
     /// Takes what follows `joinLeaveGroup` or `sendToGroup` in a role.
@@ -144,7 +163,14 @@ impl Rules {
             && self.literals.len() < PERMISSION_LITERALS_MAX
             && let Ok(group) = GroupName::new(literal)
         {
-            self.literals.insert(group, true);
+            self.insert(group, true);
+        }
+    }
+
+    fn insert(&mut self, group: GroupName, allow: bool) {
+        let bytes = group.as_str().len();
+        if self.literals.insert(group, allow).is_none() {
+            self.name_bytes += bytes;
         }
     }
 
@@ -157,9 +183,11 @@ impl Rules {
     }
 
     fn set(&mut self, group: &GroupName, allow: bool) {
-        self.literals.remove(group);
+        if self.literals.remove(group).is_some() {
+            self.name_bytes -= group.as_str().len();
+        }
         if self.roles_allow(group) != allow {
-            self.literals.insert(group.clone(), allow);
+            self.insert(group.clone(), allow);
         }
     }
 }

@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 use super::events::{EventCall, SessionEvents};
 use super::requests::known_ack_error;
 use super::{
-    AckWindow, AttachEpoch, Begun, Memberships, Outbox, OutboxLimits, Outcome, Permissions, RequestBounds,
-    Requests, Seen, SharedMessage, SharedOutbox, Slot,
+    AckWindow, AttachEpoch, Begun, Memberships, MemoryBudget, Outbox, OutboxLimits, Outcome, Permissions,
+    Recoveries, RequestBounds, Requests, Seen, SessionCharge, SharedMessage, SharedOutbox, Slot, UserPlace,
 };
 use crate::log::{
     AckKey, Body, EndReason, Fingerprint, Offset, Opened, Permission, Proposer, Published, Record,
@@ -53,6 +53,11 @@ pub struct Session {
     pub phase: Phase,
     /// What its event handlers are told and have noted.
     pub events: SessionEvents,
+    /// Whether its client comes back in vain.
+    pub recoveries: Recoveries,
+    /// Among those of its user, where they are bounded.
+    pub user_place: Option<UserPlace>,
+    charge: SessionCharge,
 }
 
 /// ```text
@@ -73,8 +78,16 @@ pub enum Phase {
 
 impl Session {
     /// The session that an `Opened` record begins.
-    pub fn new(opened: &Opened, number: Offset, limits: OutboxLimits, bounds: RequestBounds) -> Self {
-        Self {
+    pub fn new(
+        opened: &Opened,
+        number: Offset,
+        limits: OutboxLimits,
+        bounds: RequestBounds,
+        budget: &Arc<MemoryBudget>,
+    ) -> Self {
+        let mut outbox = Outbox::new(opened.subprotocol, limits, bounds);
+        outbox.charge_to(budget);
+        let mut session = Self {
             connection_id: opened.connection_id.clone(),
             number,
             chunk: chunk_of(&opened.connection_id),
@@ -84,7 +97,7 @@ impl Session {
             groups: opened.groups.iter().cloned().collect(),
             window: AckWindow::new(opened.ack_window_ids as usize),
             requests: Requests::default(),
-            outbox: Arc::new(Mutex::new(Outbox::new(opened.subprotocol, limits, bounds))),
+            outbox: Arc::new(Mutex::new(outbox)),
             retention_seconds: opened.retention_seconds,
             expires_at: None,
             phase: Phase::Live,
@@ -93,7 +106,23 @@ impl Session {
                 custom_subprotocol: opened.custom_subprotocol.clone(),
                 ..SessionEvents::default()
             },
-        }
+            recoveries: Recoveries::default(),
+            user_place: None,
+            charge: SessionCharge::new(budget),
+        };
+        session.charge_state();
+        session
+    }
+
+    /// Charges what the session keeps for as long as it lives, which has changed perhaps.
+    pub fn charge_state(&mut self) {
+        let state = self.events.state.as_ref().map_or(0, |state| state.0.len());
+        let bytes = self.groups.memory_bytes()
+            + self.permissions.memory_bytes()
+            + self.window.memory_bytes()
+            + self.user_id.as_ref().map_or(0, |user_id| user_id.as_str().len())
+            + state;
+        self.charge.set(bytes);
     }
 
     /// The session as a checkpoint keeps it: what its records made of it. Of one that is not reliable the deliveries are
@@ -131,13 +160,15 @@ impl Session {
         unacknowledged: impl Iterator<Item = (SequenceId, Arc<SharedMessage>)>,
         limits: OutboxLimits,
         bounds: RequestBounds,
+        budget: &Arc<MemoryBudget>,
     ) -> Self {
         let SessionCheckpoint { connection_id, user_id, subprotocol, groups, retention_seconds, .. } = stored;
         let mut outbox = Outbox::restore(subprotocol, limits, bounds, stored.sequence_ids, unacknowledged);
+        outbox.charge_to(budget);
         if stored.ending.is_some() {
             outbox.free();
         }
-        Self {
+        let mut session = Self {
             chunk: chunk_of(&connection_id),
             number: stored.number,
             connection_id,
@@ -157,7 +188,12 @@ impl Session {
                 boots: stored.boots,
                 counted: 0,
             },
-        }
+            recoveries: Recoveries::default(),
+            user_place: None,
+            charge: SessionCharge::new(budget),
+        };
+        session.charge_state();
+        session
     }
 
     /// Whether this socket is the attached one.

@@ -7,6 +7,7 @@ use bytes::{Bytes, BytesMut};
 
 use super::{AttachEpoch, MemoryBudget, Outbox, Progress, SharedMessage};
 use crate::log::{MessageRef, Time};
+use crate::wire::limits::FRAME_PAYLOAD_BYTES_MAX;
 use crate::wire::{
     Downstream, Encoding, FrameKind, GroupName, Message, Metadata, Payload, PayloadKind, Received, Sender,
     decode_downstream,
@@ -61,26 +62,34 @@ pub(crate) fn read(outbox: &mut Outbox, epoch: AttachEpoch, now: Time) -> Vec<St
 pub(crate) fn read_frames(mut bytes: &[u8]) -> Vec<String> {
     let mut read = Vec::new();
     while !bytes.is_empty() {
-        let (kind, payload, rest) = split_frame(bytes);
-        read.push(short(kind, payload));
+        let (first, payload, mut rest) = split_frame(bytes);
+        let kind = match first & 0x7f {
+            1 => FrameKind::Text,
+            2 => FrameKind::Binary,
+            other => panic!("a message that begins with opcode {other}"),
+        };
+        let (mut message, mut is_last) = (payload.to_vec(), first & 0x80 != 0);
+        while !is_last {
+            let (more, payload, behind) = split_frame(rest);
+            assert_eq!(more & 0x7f, 0, "a fragment");
+            message.extend_from_slice(payload);
+            (is_last, rest) = (more & 0x80 != 0, behind);
+        }
+        read.push(short(kind, &message));
         bytes = rest;
     }
     read
 }
 
-/// The first frame's kind and payload, and what follows it.
-fn split_frame(bytes: &[u8]) -> (FrameKind, &[u8], &[u8]) {
-    let kind = match bytes[0] {
-        0x81 => FrameKind::Text,
-        0x82 => FrameKind::Binary,
-        other => panic!("a frame that begins with {other:#x}"),
-    };
+/// The first frame's first byte and payload, and what follows it.
+fn split_frame(bytes: &[u8]) -> (u8, &[u8], &[u8]) {
     let (header, payload) = match bytes[1] {
         126 => (4, usize::from(u16::from_be_bytes([bytes[2], bytes[3]]))),
         127 => (10, u64::from_be_bytes(bytes[2..10].try_into().unwrap()) as usize),
         short => (2, usize::from(short)),
     };
-    (kind, &bytes[header..header + payload], &bytes[header + payload..])
+    assert!(payload <= FRAME_PAYLOAD_BYTES_MAX, "a frame that Netty would not take");
+    (bytes[0], &bytes[header..header + payload], &bytes[header + payload..])
 }
 
 fn short(kind: FrameKind, payload: &[u8]) -> String {

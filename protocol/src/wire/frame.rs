@@ -1,10 +1,15 @@
-//! The header of a WebSocket frame from server to client (RFC 6455, section 5.2): final, not masked, not compressed.
+//! The header of a WebSocket frame from server to client (RFC 6455, section 5.2): not masked, not compressed.
 
 use bytes::BufMut;
+
+/// Set in the first byte of a message's last frame.
+const FINAL: u8 = 0x80;
 
 /// What a frame carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opcode {
+    /// More of the message that the frame before has begun.
+    Continuation = 0,
     /// UTF-8 text.
     Text = 1,
     /// Bytes.
@@ -19,7 +24,23 @@ pub enum Opcode {
 
 /// Appends the header of a whole message in one frame.
 pub fn write_frame_header(opcode: Opcode, payload_bytes: usize, out: &mut impl BufMut) {
-    out.put_u8(0x80 | opcode as u8);
+    out.put_u8(FINAL | opcode as u8);
+    write_length(payload_bytes, out);
+}
+
+/// Appends the header of one frame of a message that takes several. The first says what the message is, the others are
+/// continuations.
+pub(super) fn write_fragment_header(
+    opcode: Opcode,
+    is_last: bool,
+    payload_bytes: usize,
+    out: &mut impl BufMut,
+) {
+    out.put_u8(if is_last { FINAL } else { 0 } | opcode as u8);
+    write_length(payload_bytes, out);
+}
+
+fn write_length(payload_bytes: usize, out: &mut impl BufMut) {
     match payload_bytes {
         0..=125 => out.put_u8(payload_bytes as u8),
         126..=0xFFFF => {

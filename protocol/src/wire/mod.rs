@@ -28,6 +28,6 @@ pub use error::{AckError, DecodeError, ErrorName};
 pub use frame::{Opcode, frame_header_bytes, write_frame_header};
 pub use message::{AckId, Downstream, Message, Received, ReconnectionToken, Sender, SequenceId, Upstream};
 pub use names::{ConnectionId, EventName, GroupName, HubName, NameError, UserId};
-pub use payload::{Metadata, MetadataError, Payload, PayloadKind};
-pub use shared_body::{FrameRest, SharedBody};
+pub use payload::{Metadata, MetadataBuilder, MetadataError, Payload, PayloadKind};
+pub use shared_body::{MessageRest, SharedBody};
 pub use subprotocol::{Encoding, Subprotocol, negotiate};

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::limits::{METADATA_BYTES_MAX, METADATA_KEY_BYTES_MAX, METADATA_VALUE_BYTES_MAX};
+use super::limits::{ALLOCATION_BYTES, METADATA_BYTES_MAX, METADATA_KEY_BYTES_MAX, METADATA_VALUE_BYTES_MAX};
 
 /// How a payload is to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -80,13 +81,79 @@ pub enum MetadataError {
 
 /// A flat map of strings that travels beside a payload; keys are case-sensitive. It is kept sorted by key, so that a
 /// resend whose client lists the same entries in another order is still the same request.
+///
+/// All copies share one block: a map of strings would take some 70 bytes for a key of two letters.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Metadata {
+pub struct Metadata(Option<Arc<Block>>);
+
+/// Keys and values one after the other, and where each of them ends.
+#[derive(PartialEq, Eq)]
+struct Block {
+    text: Box<str>,
+    ends: Box<[u16]>,
+}
+
+const _: () = assert!(METADATA_BYTES_MAX <= u16::MAX as usize, "an end has room in a u16");
+
+impl Metadata {
+    /// Checks entries and takes them.
+    pub fn new<K: AsRef<str>, V: AsRef<str>>(
+        entries: impl IntoIterator<Item = (K, V)>,
+    ) -> Result<Self, MetadataError> {
+        let mut metadata = MetadataBuilder::default();
+        entries.into_iter().try_for_each(|(key, value)| metadata.insert(key.as_ref(), value.as_ref()))?;
+        Ok(metadata.build())
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Number of entries.
+    pub fn len(&self) -> usize {
+        self.0.as_ref().map_or(0, |block| block.ends.len() / 2)
+    }
+
+    /// Keys and values, sorted by key.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().flat_map(|block| block.entries())
+    }
+
+    /// Bytes of all keys and values.
+    pub fn bytes(&self) -> usize {
+        self.0.as_ref().map_or(0, |block| block.text.len())
+    }
+
+    /// What all copies together take in memory, in bytes.
+    pub fn memory_bytes(&self) -> usize {
+        let block_bytes = |block: &Arc<Block>| {
+            size_of::<Block>() + block.text.len() + size_of_val::<[u16]>(&block.ends) + 3 * ALLOCATION_BYTES
+        };
+        self.0.as_ref().map_or(0, block_bytes)
+    }
+}
+
+impl Block {
+    fn entries(&self) -> impl Iterator<Item = (&str, &str)> {
+        let mut begin = 0;
+        let mut next = move |end: u16| {
+            let part = self.text.get(begin..usize::from(end)).unwrap_or_default();
+            begin = usize::from(end);
+            part
+        };
+        self.ends.chunks_exact(2).map(move |ends| (next(ends[0]), next(ends[1])))
+    }
+}
+
+/// Gathers entries for [`Metadata`], which come in any order.
+#[derive(Default)]
+pub struct MetadataBuilder {
     entries: BTreeMap<Box<str>, Box<str>>,
     bytes: usize,
 }
 
-impl Metadata {
+impl MetadataBuilder {
     /// Checks and adds one entry.
     pub fn insert(&mut self, key: &str, value: &str) -> Result<(), MetadataError> {
         let is_tchar = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
@@ -110,30 +177,25 @@ impl Metadata {
         }
     }
 
-    /// Whether there is none.
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
-    /// Number of entries.
-    pub fn len(&self) -> usize {
-        self.entries.len()
-    }
-
-    /// Keys and values, sorted by key.
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.entries.iter().map(|(key, value)| (&**key, &**value))
-    }
-
-    /// Bytes of all keys and values.
-    pub fn bytes(&self) -> usize {
-        self.bytes
+    /// The entries as messages carry them.
+    pub fn build(self) -> Metadata {
+        if self.entries.is_empty() {
+            return Metadata::default();
+        }
+        let mut text = String::with_capacity(self.bytes);
+        let mut ends = Vec::with_capacity(2 * self.entries.len());
+        for part in self.entries.iter().flat_map(|(key, value)| [key, value]) {
+            text.push_str(part);
+            // At most METADATA_BYTES_MAX.
+            ends.push(text.len() as u16);
+        }
+        Metadata(Some(Arc::new(Block { text: text.into(), ends: ends.into() })))
     }
 }
 
 impl std::fmt::Debug for Metadata {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Metadata({} entries)", self.entries.len())
+        write!(f, "Metadata({} entries)", self.len())
     }
 }
 
@@ -142,9 +204,7 @@ mod tests {
     use super::*;
 
     fn metadata(entries: &[(&str, &str)]) -> Result<Metadata, MetadataError> {
-        let mut metadata = Metadata::default();
-        entries.iter().try_for_each(|(key, value)| metadata.insert(key, value))?;
-        Ok(metadata)
+        Metadata::new(entries.iter().copied())
     }
 
     #[test]
@@ -168,14 +228,33 @@ mod tests {
     #[test]
     fn all_together_are_8192_bytes_at_most() {
         let full = METADATA_VALUE_BYTES_MAX;
-        let mut metadata = Metadata::default();
+        let mut metadata = MetadataBuilder::default();
         for key in ["a", "b", "c", "d", "e", "f", "g"] {
             assert_eq!(metadata.insert(key, &"v".repeat(full)), Ok(()));
         }
-        let left = METADATA_BYTES_MAX - metadata.bytes();
+        let left = METADATA_BYTES_MAX - 7 * (1 + full);
         assert_eq!(metadata.insert("h", &"v".repeat(left)), Err(MetadataError::TooLarge));
         assert_eq!(metadata.insert("h", &"v".repeat(left - 1)), Ok(()));
-        assert_eq!(metadata.bytes(), METADATA_BYTES_MAX);
+        let metadata = metadata.build();
+        assert_eq!((metadata.bytes(), metadata.len()), (METADATA_BYTES_MAX, 8));
+    }
+
+    #[test]
+    fn four_thousand_keys_of_two_letters_took_300_kib() {
+        let keys: Vec<_> = (0..4096_usize).map(|n| format!("{}{}", tchar(n / 64), tchar(n % 64))).collect();
+        let metadata = Metadata::new(keys.iter().map(|key| (key, ""))).unwrap();
+        assert_eq!((metadata.len(), metadata.bytes()), (4096, METADATA_BYTES_MAX));
+        assert!(metadata.memory_bytes() < 32 * 1024);
+        let copy = metadata.clone();
+        assert!(Arc::ptr_eq(metadata.0.as_ref().unwrap(), copy.0.as_ref().unwrap()));
+        let mut sorted = keys;
+        sorted.sort();
+        assert!(copy.iter().eq(sorted.iter().map(|key| (key.as_str(), ""))));
+    }
+
+    fn tchar(n: usize) -> char {
+        let letters = "!#ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+        letters.chars().nth(n).unwrap()
     }
 
     #[test]

@@ -1,9 +1,15 @@
-//! The part of a published message that all its receivers of one encoding share, and what stands before it in each
-//! receiver's frame.
+//! The part of a published message that all its receivers of one encoding share, and what stands around it in each
+//! receiver's frames.
 
-use bytes::{Bytes, BytesMut};
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::ops::Deref;
+
+use bytes::{Buf, Bytes, BytesMut};
 use prost::encoding::{encode_varint, encoded_len_varint};
 
+use super::frame::write_fragment_header;
+use super::limits::FRAME_PAYLOAD_BYTES_MAX;
 use super::{Opcode, SequenceId, frame_header_bytes, write_frame_header};
 
 /// A message encoded once for all its receivers of one encoding. Writing it for one of them is a frame header, at
@@ -53,81 +59,195 @@ impl SharedBody {
         self.bytes.is_empty()
     }
 
-    /// Appends one whole frame. Only receivers on a reliable subprotocol have a sequence id.
-    pub fn write_frame(&self, sequence_id: Option<SequenceId>, out: &mut BytesMut) {
+    /// Appends the whole message: one frame, or several if it is larger than
+    /// [`FRAME_PAYLOAD_BYTES_MAX`]. Only receivers on a reliable subprotocol have a sequence id.
+    pub fn write_message(&self, sequence_id: Option<SequenceId>, out: &mut BytesMut) {
+        let front = self.front(sequence_id);
+        let tail = self.tail(sequence_id);
+        let shared = &self.bytes[self.left_out(sequence_id)..];
+        let payload_bytes = front.len() + shared.len() + tail.len();
+        if payload_bytes > FRAME_PAYLOAD_BYTES_MAX {
+            for piece in self.pieces(sequence_id) {
+                out.extend_from_slice(&piece);
+            }
+            return;
+        }
+        out.reserve(frame_header_bytes(payload_bytes) + payload_bytes);
+        write_frame_header(self.opcode(), payload_bytes, out);
+        out.extend_from_slice(&front);
+        out.extend_from_slice(shared);
+        out.extend_from_slice(&tail);
+    }
+
+    /// The last `rest` bytes of what [`SharedBody::write_message`] appends, without a copy of what the receivers share.
+    pub fn rest_of_message(&self, sequence_id: Option<SequenceId>, rest: usize) -> MessageRest {
+        let mut message = MessageRest { pieces: self.pieces(sequence_id) };
+        message.advance(message.remaining().saturating_sub(rest));
+        message
+    }
+
+    fn opcode(&self) -> Opcode {
+        match self.form {
+            Form::Json => Opcode::Text,
+            Form::Protobuf => Opcode::Binary,
+            Form::Raw(opcode) => opcode,
+        }
+    }
+
+    /// What stands before the shared part.
+    fn front(&self, sequence_id: Option<SequenceId>) -> Short {
+        let mut front = Short::default();
         match (self.form, sequence_id) {
             (Form::Json, Some(id)) => {
-                let mut digits = itoa::Buffer::new();
-                let digits = digits.format(id).as_bytes();
+                front.extend(JSON_SEQUENCE_ID);
+                front.extend(itoa::Buffer::new().format(id).as_bytes());
                 // The comma takes the place of the object's own brace.
-                let payload_bytes = JSON_SEQUENCE_ID.len() + digits.len() + self.bytes.len();
-                begin_frame(Opcode::Text, payload_bytes, out);
-                out.extend_from_slice(JSON_SEQUENCE_ID);
-                out.extend_from_slice(digits);
-                out.extend_from_slice(b",");
-                out.extend_from_slice(&self.bytes[1..]);
-            }
-            (Form::Json, None) => {
-                begin_frame(Opcode::Text, self.bytes.len(), out);
-                out.extend_from_slice(&self.bytes);
+                front.extend(b",");
             }
             (Form::Protobuf, id) => {
                 let id_bytes = id.map_or(0, |id| 1 + encoded_len_varint(id));
-                let data_bytes = (self.bytes.len() + id_bytes) as u64;
-                begin_frame(Opcode::Binary, 1 + encoded_len_varint(data_bytes) + data_bytes as usize, out);
-                out.extend_from_slice(&[PROTOBUF_DATA_MESSAGE]);
-                encode_varint(data_bytes, out);
-                out.extend_from_slice(&self.bytes);
-                if let Some(id) = id {
-                    write_protobuf_sequence_id(id, out);
-                }
+                front.extend(&[PROTOBUF_DATA_MESSAGE]);
+                front.extend_varint((self.bytes.len() + id_bytes) as u64);
             }
-            (Form::Raw(opcode), _) => {
-                begin_frame(opcode, self.bytes.len(), out);
-                out.extend_from_slice(&self.bytes);
-            }
+            (Form::Json, None) | (Form::Raw(_), _) => {}
         }
+        front
     }
-}
 
-/// The rest of a frame that was written in part, without a copy of what its receivers share.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FrameRest {
-    /// The end of the shared part.
-    pub shared: Bytes,
-    /// What stands behind it.
-    pub tail: Bytes,
-}
-
-impl SharedBody {
-    /// The last `rest` bytes of a frame. `None` when the break is before the shared part: the rest is the whole of it
-    /// then, and a little more.
-    pub fn rest_of_frame(&self, sequence_id: Option<SequenceId>, rest: usize) -> Option<FrameRest> {
-        let mut tail = BytesMut::new();
+    /// What stands behind the shared part.
+    fn tail(&self, sequence_id: Option<SequenceId>) -> Short {
+        let mut tail = Short::default();
         if let (Form::Protobuf, Some(id)) = (self.form, sequence_id) {
-            write_protobuf_sequence_id(id, &mut tail);
+            tail.extend(&[PROTOBUF_SEQUENCE_ID]);
+            tail.extend_varint(id);
         }
-        // A JSON frame with a sequence id leaves out the object's own brace.
-        let left_out = usize::from(self.form == Form::Json && sequence_id.is_some());
-        let tail = tail.freeze();
-        let Some(shared_bytes) = rest.checked_sub(tail.len()) else {
-            let tail = tail.slice(tail.len() - rest..);
-            return Some(FrameRest { shared: Bytes::new(), tail });
-        };
-        let from = self.bytes.len().checked_sub(shared_bytes).filter(|from| *from >= left_out)?;
-        Some(FrameRest { shared: self.bytes.slice(from..), tail })
+        tail
+    }
+
+    /// Bytes of the shared part that a message leaves out: a JSON object's own brace.
+    fn left_out(&self, sequence_id: Option<SequenceId>) -> usize {
+        usize::from(self.form == Form::Json && sequence_id.is_some())
+    }
+
+    /// The whole message, headers included, each piece of the shared part by reference.
+    fn pieces(&self, sequence_id: Option<SequenceId>) -> VecDeque<Bytes> {
+        let shared = self.bytes.slice(self.left_out(sequence_id)..);
+        let [front, tail] = [self.front(sequence_id), self.tail(sequence_id)].map(|part| part.to_bytes());
+        let mut payload = MessageRest { pieces: [front, shared, tail].into() };
+        let mut pieces = VecDeque::new();
+        let mut opcode = self.opcode();
+        loop {
+            let left = payload.remaining();
+            let mut header = BytesMut::new();
+            let frame_bytes = left.min(FRAME_PAYLOAD_BYTES_MAX);
+            write_fragment_header(opcode, frame_bytes == left, frame_bytes, &mut header);
+            pieces.push_back(header.freeze());
+            payload.move_to(frame_bytes, &mut pieces);
+            if frame_bytes == left {
+                return pieces;
+            }
+            opcode = Opcode::Continuation;
+        }
     }
 }
 
-fn write_protobuf_sequence_id(id: SequenceId, out: &mut BytesMut) {
-    out.extend_from_slice(&[PROTOBUF_SEQUENCE_ID]);
-    encode_varint(id, out);
+/// What a connection has not taken of a message that it has taken the beginning of, or of control frames.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct MessageRest {
+    /// Those at the front may be empty.
+    pieces: VecDeque<Bytes>,
 }
 
-/// Makes room for the whole frame at once.
-fn begin_frame(opcode: Opcode, payload_bytes: usize, out: &mut BytesMut) {
-    out.reserve(frame_header_bytes(payload_bytes) + payload_bytes);
-    write_frame_header(opcode, payload_bytes, out);
+impl MessageRest {
+    /// Moves that many bytes from the front behind `pieces`.
+    fn move_to(&mut self, bytes: usize, pieces: &mut VecDeque<Bytes>) {
+        let mut missing = bytes;
+        while missing > 0
+            && let Some(front) = self.pieces.front_mut()
+        {
+            let piece = front.split_to(missing.min(front.len()));
+            missing -= piece.len();
+            if front.is_empty() {
+                self.pieces.pop_front();
+            }
+            pieces.push_back(piece);
+        }
+    }
+}
+
+impl From<Bytes> for MessageRest {
+    fn from(bytes: Bytes) -> Self {
+        Self { pieces: VecDeque::from([bytes]) }
+    }
+}
+
+impl Buf for MessageRest {
+    fn remaining(&self) -> usize {
+        self.pieces.iter().map(Bytes::len).sum()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.pieces.iter().find(|piece| !piece.is_empty()).map_or(&[], |piece| piece)
+    }
+
+    fn chunks_vectored<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        let pieces = self.pieces.iter().filter(|piece| !piece.is_empty());
+        slices.iter_mut().zip(pieces).map(|(slice, piece)| *slice = IoSlice::new(piece)).count()
+    }
+
+    fn advance(&mut self, bytes: usize) {
+        let mut missing = bytes;
+        while missing > 0
+            && let Some(front) = self.pieces.front_mut()
+        {
+            let taken = missing.min(front.len());
+            front.advance(taken);
+            missing -= taken;
+            if front.is_empty() {
+                self.pieces.pop_front();
+            }
+        }
+    }
+}
+
+/// A few bytes before or behind the shared part.
+struct Short {
+    bytes: [u8; SHORT_BYTES_MAX],
+    len: usize,
+}
+
+/// The longest is a JSON message's front: the name of the property, 20 digits and a comma.
+const SHORT_BYTES_MAX: usize = JSON_SEQUENCE_ID.len() + 20 + 1;
+
+impl Default for Short {
+    fn default() -> Self {
+        Self { bytes: [0; SHORT_BYTES_MAX], len: 0 }
+    }
+}
+
+impl Short {
+    fn extend(&mut self, bytes: &[u8]) {
+        self.bytes[self.len..][..bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
+    }
+
+    fn extend_varint(&mut self, number: u64) {
+        let mut rest = &mut self.bytes[self.len..];
+        encode_varint(number, &mut rest);
+        self.len += encoded_len_varint(number);
+    }
+
+    fn to_bytes(&self) -> Bytes {
+        Bytes::copy_from_slice(self)
+    }
+}
+
+impl Deref for Short {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
 }
 
 impl std::fmt::Debug for SharedBody {
@@ -142,7 +262,7 @@ mod tests {
 
     fn written(body: &SharedBody, sequence_id: Option<SequenceId>) -> Vec<u8> {
         let mut out = BytesMut::from(&b"before"[..]);
-        body.write_frame(sequence_id, &mut out);
+        body.write_message(sequence_id, &mut out);
         assert!(out.starts_with(b"before"));
         let frame = &out[6..];
         let (header_bytes, payload_bytes) = match frame[1] {
@@ -154,24 +274,85 @@ mod tests {
         frame.to_vec()
     }
 
+    fn bodies(bytes: usize) -> [SharedBody; 3] {
+        let text = |first: &[u8]| Bytes::from([first, &vec![b'x'; bytes - first.len()]].concat());
+        [
+            SharedBody::json(text(b"{")),
+            SharedBody::protobuf(text(b"")),
+            SharedBody::raw(Opcode::Binary, text(b"")),
+        ]
+    }
+
+    /// The frames of a message: final or not, opcode, payload.
+    fn frames(mut written: &[u8]) -> Vec<(bool, u8, &[u8])> {
+        let mut frames = Vec::new();
+        while let [first, length, rest @ ..] = written {
+            let (length_bytes, payload_bytes) = match length {
+                126 => (2, usize::from(u16::from_be_bytes(rest[..2].try_into().unwrap()))),
+                127 => (8, u64::from_be_bytes(rest[..8].try_into().unwrap()) as usize),
+                short => (0, usize::from(*short)),
+            };
+            let (payload, next) = rest[length_bytes..].split_at(payload_bytes);
+            frames.push((first & 0x80 != 0, first & 0x7f, payload));
+            written = next;
+        }
+        frames
+    }
+
     #[test]
-    fn the_rest_of_a_frame_is_its_end_wherever_it_broke() {
-        let bodies = [
-            SharedBody::json(Bytes::from_static(b"{\"a\":1}")),
-            SharedBody::protobuf(Bytes::from_static(b"abcdefg")),
-            SharedBody::raw(Opcode::Binary, Bytes::from_static(b"abcdefg")),
-        ];
-        for body in bodies {
+    fn the_rest_of_a_message_is_its_end_wherever_it_broke() {
+        for body in bodies(7) {
             for id in [None, Some(1), Some(300)] {
-                let frame = written(&body, id);
-                let mut shared = 0;
-                for rest in 0..=frame.len() {
-                    let Some(parts) = body.rest_of_frame(id, rest) else { continue };
-                    let whole = [parts.shared, parts.tail].concat();
-                    assert_eq!(whole, frame[frame.len() - rest..], "{body:?} {id:?}");
-                    shared += 1;
+                let message = written(&body, id);
+                for rest in 0..=message.len() {
+                    let mut rest_of_message = body.rest_of_message(id, rest);
+                    let end = rest_of_message.copy_to_bytes(rest);
+                    assert_eq!(end, message[message.len() - rest..], "{body:?} {id:?}");
+                    assert!(!rest_of_message.has_remaining());
                 }
-                assert!(shared >= 7, "the shared part is found");
+            }
+        }
+    }
+
+    #[test]
+    fn a_message_of_66_000_characters_closed_the_java_client_for_its_frame_was_too_large() {
+        for bytes in [65_500, 65_536, 65_537, 66_000, 3 * 65_536, 1_000_000] {
+            for body in bodies(bytes) {
+                for id in [None, Some(1), Some(u64::MAX)] {
+                    let mut out = BytesMut::new();
+                    body.write_message(id, &mut out);
+                    let frames = frames(&out);
+                    let ((_, first, _), others) = frames.split_first().unwrap();
+                    assert_eq!(*first, body.opcode() as u8);
+                    assert!(others.iter().all(|(_, opcode, _)| *opcode == Opcode::Continuation as u8));
+                    let finals: Vec<_> = frames.iter().map(|(is_final, ..)| *is_final).collect();
+                    assert_eq!(finals.iter().rposition(|is_final| !is_final), finals.len().checked_sub(2));
+                    assert!(finals[finals.len() - 1]);
+                    assert!(frames.iter().all(|(.., payload)| payload.len() <= FRAME_PAYLOAD_BYTES_MAX));
+                    let least = frames.iter().map(|(.., payload)| payload.len()).sum::<usize>();
+                    assert_eq!(frames.len(), least.div_ceil(FRAME_PAYLOAD_BYTES_MAX), "as few as can be");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_rest_of_a_message_in_several_frames_is_its_end_and_shares_what_all_share() {
+        for body in bodies(200_000) {
+            let id = Some(12);
+            let mut message = BytesMut::new();
+            body.write_message(id, &mut message);
+            for rest in (0..message.len()).step_by(997).chain([message.len()]) {
+                let mut rest_of_message = body.rest_of_message(id, rest);
+                let own = rest_of_message.pieces.iter().filter(|piece| {
+                    let shared = body.bytes.as_ptr_range();
+                    !shared.contains(&piece.as_ptr())
+                });
+                assert!(own.map(Bytes::len).sum::<usize>() < 100);
+                let mut slices = [IoSlice::new(&[]); 3];
+                let count = rest_of_message.chunks_vectored(&mut slices);
+                assert!(slices[..count].iter().all(|slice| !slice.is_empty()));
+                assert_eq!(rest_of_message.copy_to_bytes(rest), message[message.len() - rest..]);
             }
         }
     }
@@ -207,7 +388,7 @@ mod tests {
         let varint_steps = (1..10).flat_map(|n| [(1u64 << (7 * n)) - 1, 1u64 << (7 * n)]);
         let ids: Vec<_> =
             decimal_steps.chain(varint_steps).chain([u64::MAX]).map(Some).chain([None]).collect();
-        for bytes in (2..140).chain(16_370..16_390).chain(65_480..65_560) {
+        for bytes in (2..140).chain(16_370..16_390).chain(65_480..65_500) {
             let bytes = Bytes::from(vec![b' '; bytes]);
             for &id in &ids {
                 written(&SharedBody::json(bytes.clone()), id);

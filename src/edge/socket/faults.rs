@@ -17,7 +17,7 @@ use std::task::Context;
 use std::time::Duration;
 
 use bytes::Bytes;
-use oncewire_protocol::session::{Mark, Request, SharedOutbox};
+use oncewire_protocol::session::{Request, SentItem, SharedOutbox};
 use oncewire_protocol::wire::{
     AckId, ConnectionId, Downstream, Encoding, FrameKind, Received, Upstream, decode_downstream,
 };
@@ -116,11 +116,11 @@ impl SocketFaults {
     }
 
     /// Finds the first ack of a noted publish that was executed, and has done with the order.
-    pub(super) fn find_lost_ack(&mut self, out: &[u8], start: usize, marks: &[Mark]) -> Option<Lost> {
+    pub(super) fn find_lost_ack(&mut self, out: &[u8], start: usize, sent: &[SentItem]) -> Option<Lost> {
         let AckToLose { publishes } = self.ack_to_lose.as_mut()?;
         let mut begin = start;
-        for mark in marks {
-            let frame = &out[begin..mark.end];
+        for item in sent {
+            let frame = &out[begin..item.end];
             if let Some((ack_id, is_executed)) = ack_in(frame, self.encoding)
                 && let Some(noted) = publishes.iter().position(|noted| *noted == ack_id)
             {
@@ -131,7 +131,7 @@ impl SocketFaults {
                     return Some(Lost { begin, ack_id, connection_id });
                 }
             }
-            begin = mark.end;
+            begin = item.end;
         }
         None
     }

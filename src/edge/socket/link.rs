@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
 
-use oncewire_protocol::session::{Mark, Request, SharedOutbox};
+use oncewire_protocol::session::{Request, SentItem, SharedOutbox};
 
 use super::faults::{Effect, Lost, SocketFaults};
 use super::frames::Pongs;
@@ -207,8 +207,8 @@ impl Link {
     }
 
     /// Finds the ack that a fault keeps from being written, among frames of which the first begins at `start`.
-    pub(super) fn find_lost_ack(&self, out: &[u8], start: usize, marks: &[Mark]) -> Option<Lost> {
-        self.0.news.lock().faults.as_mut()?.find_lost_ack(out, start, marks)
+    pub(super) fn find_lost_ack(&self, out: &[u8], start: usize, sent: &[SentItem]) -> Option<Lost> {
+        self.0.news.lock().faults.as_mut()?.find_lost_ack(out, start, sent)
     }
 
     /// A guard that tells the reader when the writer is gone, however it ends.

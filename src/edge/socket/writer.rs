@@ -3,7 +3,7 @@
 //! ```text
 //! poll --Progress::Idle--> flush, wait for: outbox, link, tick
 //!      --bytes--> one write --all taken--> poll, or if these were the last: wait for: outbox, link, tick
-//!                           --a part taken--> the rest of the begun frame is kept, later frames go back --> poll
+//!                           --a part taken--> the rest of the begun message is kept, later ones go back --> poll
 //!                           --nothing taken or flushed--> wait for: connection, order to close, link, tick
 //!      --Progress::Close--> close frame, wait for the client to close, end
 //!      --Progress::Cut, client silent or gone--> end
@@ -12,6 +12,7 @@
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
+use std::io::IoSlice;
 use std::ops::Range;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
@@ -19,8 +20,8 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use oncewire_protocol::hub::Attachment;
-use oncewire_protocol::session::{AttachEpoch, Mark, Progress, SharedOutbox};
-use oncewire_protocol::wire::FrameRest;
+use oncewire_protocol::session::{AttachEpoch, Progress, SentItem, SharedOutbox};
+use oncewire_protocol::wire::MessageRest;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, Sleep, timeout};
 
@@ -33,6 +34,8 @@ use crate::engine::HubClock;
 
 /// What one write takes at most, one message more at its end.
 const WRITE_BYTES_MAX: usize = 256 * 1024;
+/// Pieces of a begun message that one write takes.
+const BEGUN_SLICES_MAX: usize = 16;
 /// A scratch buffer that one huge message has grown beyond this is not kept.
 const SCRATCH_BYTES_MAX: usize = 4 * WRITE_BYTES_MAX;
 /// Writes before other tasks get their turn.
@@ -44,7 +47,7 @@ const SILENT_INTERVALS_MAX: u8 = 3;
 #[derive(Default)]
 struct Scratch {
     out: BytesMut,
-    marks: Vec<Mark>,
+    sent: Vec<SentItem>,
 }
 
 thread_local! {
@@ -58,10 +61,8 @@ pub(super) struct Writer<W> {
     epoch: AttachEpoch,
     clock: HubClock,
     link: Link,
-    /// What the connection has not taken of a frame that it has taken the beginning of, in two parts: the first is
-    /// shared with all that wait for the same message, the second is short.
-    begun: Bytes,
-    begun_tail: Bytes,
+    /// What the connection has not taken of what it has taken the beginning of.
+    begun: MessageRest,
     /// Set while the last write took nothing, or the last flush did not come to its end.
     is_blocked: bool,
     /// Set when there was nothing more to write while the connection still had bytes of its own to pass on, as it may
@@ -107,8 +108,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
             epoch: attachment.session.epoch,
             clock,
             link,
-            begun: Bytes::new(),
-            begun_tail: Bytes::new(),
+            begun: MessageRest::default(),
             is_blocked: false,
             is_unflushed: false,
             pongs: Pongs::default(),
@@ -199,13 +199,13 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
     /// How the session has ordered the socket to close at once.
     fn ordered_ending(&self, context: &Context<'_>) -> Ending {
         // Having given the order, the outbox gives no frames.
-        let (mut out, mut marks) = (BytesMut::new(), Vec::new());
+        let (mut out, mut sent) = (BytesMut::new(), Vec::new());
         match self.outbox.lock().transmit(
             self.epoch,
             self.clock.now(),
             0,
             &mut out,
-            &mut marks,
+            &mut sent,
             context.waker(),
         ) {
             Progress::Close(close) => Ending::Close(frames::close(&close)),
@@ -223,16 +223,15 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
                 step => step,
             };
         }
-        if self.begun.is_empty() {
+        if !self.begun.has_remaining() {
             return self.poll_new_frames(context);
         }
-        match Pin::new(&mut self.io).poll_write(context, &self.begun) {
+        let mut slices = [IoSlice::new(&[]); BEGUN_SLICES_MAX];
+        let count = self.begun.chunks_vectored(&mut slices);
+        match Pin::new(&mut self.io).poll_write_vectored(context, &slices[..count]) {
             Poll::Pending => self.blocked(),
             Poll::Ready(Ok(written @ 1..)) => {
                 self.begun.advance(written);
-                if self.begun.is_empty() {
-                    self.begun = std::mem::take(&mut self.begun_tail);
-                }
                 self.wrote()
             }
             Poll::Ready(_) => Step::Ended(Ending::Cut),
@@ -243,7 +242,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
         SCRATCH.with_borrow_mut(|scratch| {
             let step = self.poll_frames_in(scratch, context);
             scratch.out.clear();
-            scratch.marks.clear();
+            scratch.sent.clear();
             if scratch.out.capacity() > SCRATCH_BYTES_MAX {
                 scratch.out = BytesMut::new();
             }
@@ -252,7 +251,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
     }
 
     fn poll_frames_in(&mut self, scratch: &mut Scratch, context: &mut Context<'_>) -> Step {
-        let Scratch { out, marks } = scratch;
+        let Scratch { out, sent } = scratch;
         if std::mem::take(&mut self.is_ping_due) {
             frames::write_ping(out);
         }
@@ -263,7 +262,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
             self.clock.now(),
             WRITE_BYTES_MAX,
             out,
-            marks,
+            sent,
             context.waker(),
         );
         match transmitted {
@@ -273,7 +272,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
             Progress::Cut => return Step::Ended(self.without_session()),
         }
         if self.link.has_news()
-            && let Some(lost) = self.link.find_lost_ack(out, control_bytes, marks)
+            && let Some(lost) = self.link.find_lost_ack(out, control_bytes, sent)
         {
             // What stands before it may go out still. Its client can't count on that.
             let _ = Pin::new(&mut self.io).poll_write(context, &out[..lost.begin]);
@@ -288,10 +287,10 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
         if written == out.len() && transmitted == Progress::LastFrames {
             return self.poll_rest(context);
         }
-        let (begun, unwritten) = divide(written, control_bytes, marks);
+        let (begun, unwritten) = divide(written, control_bytes, sent);
         if !begun.is_empty() {
-            let index = marks.len().checked_sub(unwritten.len() + 1);
-            self.keep_begun(&out[begun], index.and_then(|index| marks.get(index)));
+            let index = sent.len().checked_sub(unwritten.len() + 1);
+            self.keep_begun(&out[begun], index.and_then(|index| sent.get(index)));
         }
         if !unwritten.is_empty() {
             self.outbox.lock().rewind(self.epoch, unwritten);
@@ -310,14 +309,10 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
         }
     }
 
-    /// Keeps the rest of a begun frame. A message's is not copied: a thousand slow clients share it.
-    fn keep_begun(&mut self, rest: &[u8], mark: Option<&Mark>) {
-        let shared = mark.and_then(|mark| self.outbox.lock().rest_of_frame(mark, rest.len()));
-        (self.begun, self.begun_tail) = match shared {
-            Some(FrameRest { shared, tail }) if shared.is_empty() => (tail, Bytes::new()),
-            Some(FrameRest { shared, tail }) => (shared, tail),
-            None => (Bytes::copy_from_slice(rest), Bytes::new()),
-        };
+    /// Keeps the rest of what was begun. A message's is not copied: a thousand slow clients share it.
+    fn keep_begun(&mut self, rest: &[u8], item: Option<&SentItem>) {
+        let shared = item.and_then(|item| self.outbox.lock().rest_of_message(item, rest.len()));
+        self.begun = shared.unwrap_or_else(|| Bytes::copy_from_slice(rest).into());
     }
 
     fn blocked(&mut self) -> Step {
@@ -336,8 +331,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
     /// Ends the stream behind a close frame, and leaves the client some time to read it and to close too.
     async fn say_goodbye(mut self, close: Bytes) {
         let goodbye = async {
-            self.io.write_all(&self.begun).await?;
-            self.io.write_all(&self.begun_tail).await?;
+            self.io.write_all_buf(&mut self.begun).await?;
             self.io.write_all(&close).await?;
             self.io.shutdown().await?;
             let mut late_pongs = Pongs::default();
@@ -349,15 +343,15 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
     }
 }
 
-/// Divides what a write has not taken: the rest of what it has begun, to be kept, and the frames after that. The
-/// control frames before the first mark count as one frame that is begun in any case: nobody else has them.
-fn divide(written: usize, control_bytes: usize, marks: &[Mark]) -> (Range<usize>, &[Mark]) {
+/// Divides what a write has not taken: the rest of what it has begun, to be kept, and the items after that. The
+/// control frames before the first item count as one that is begun in any case: nobody else has them.
+fn divide(written: usize, control_bytes: usize, sent: &[SentItem]) -> (Range<usize>, &[SentItem]) {
     if written < control_bytes {
-        return (written..control_bytes, marks);
+        return (written..control_bytes, sent);
     }
-    let first = marks.partition_point(|mark| mark.end <= written);
-    let (whole, rest) = marks.split_at(first);
-    let start = whole.last().map_or(control_bytes, |mark| mark.end);
+    let first = sent.partition_point(|item| item.end <= written);
+    let (whole, rest) = sent.split_at(first);
+    let start = whole.last().map_or(control_bytes, |item| item.end);
     match rest.split_first() {
         Some((begun, unwritten)) if start < written => (written..begun.end, unwritten),
         _ => (written..written, rest),

@@ -143,7 +143,7 @@ impl Bench {
             if let Some(ending) = self.run_once() {
                 return Some(ending);
             }
-            let is_written = self.writer.begun.is_empty() && self.writer.io.held.is_empty();
+            let is_written = !self.writer.begun.has_remaining() && self.writer.io.held.is_empty();
             if is_written && self.is_drained() || self.writer.is_blocked {
                 return None;
             }
@@ -153,12 +153,12 @@ impl Bench {
 
     /// Whether nothing is left to transmit; whatever is, goes back.
     fn is_drained(&self) -> bool {
-        let (mut out, mut marks) = (BytesMut::new(), Vec::new());
+        let (mut out, mut sent) = (BytesMut::new(), Vec::new());
         let mut outbox = self.outbox.lock();
         let epoch = self.writer.epoch;
-        outbox.transmit(epoch, Time(0), 1, &mut out, &mut marks, Waker::noop());
-        outbox.rewind(epoch, &marks);
-        marks.is_empty()
+        outbox.transmit(epoch, Time(0), 1, &mut out, &mut sent, Waker::noop());
+        outbox.rewind(epoch, &sent);
+        sent.is_empty()
     }
 
     fn take_written(&self) -> Vec<u8> {
@@ -242,7 +242,7 @@ async fn only_the_begun_frame_is_kept_while_the_connection_is_blocked() {
         several(&bench);
         bench.run();
         let end = ends.iter().copied().find(|end| *end >= room).unwrap();
-        assert_eq!(bench.writer.begun.len(), end - room, "after {room}");
+        assert_eq!(bench.writer.begun.remaining(), end - room, "after {room}");
     }
 }
 

@@ -53,7 +53,7 @@ async fn a_request_has_what_the_reference_says_and_the_url_of_the_template() {
     event.subject.user_id = Some(UserId::new("Zoë"));
     event.subject.state = Some(HandlerState(Bytes::from_static(b"e30=")));
     event.event = EventName::new("Message").unwrap();
-    event.metadata.insert("Trace", "a, b").unwrap();
+    event.metadata = Metadata::new([("Trace", "a, b")]).unwrap();
     assert_eq!(handlers.user_event(&hub(), event).await, Ok(Handled::default()));
     let [seen] = &*application.events() else { panic!("one event") };
     assert_eq!((&*seen.path, &seen.body[..]), ("/hooks/chat/Message?code=s3", &b"hi"[..]));

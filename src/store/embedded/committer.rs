@@ -14,7 +14,7 @@ use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
 use super::group;
-use super::live::{Live, record_bytes};
+use super::live::Live;
 use super::segments::Segments;
 use super::table::definite;
 use crate::store::{StoreError, StoreErrorCause};
@@ -106,7 +106,7 @@ impl Queue {
     ) -> Result<oneshot::Receiver<Result<Vec<Offset>, StoreError>>, StoreError> {
         let mut bytes = 0;
         for record in &records {
-            let record_bytes = record_bytes(record);
+            let record_bytes = record.memory_bytes();
             if record_bytes > RECORD_BYTES_MAX {
                 return Err(definite(StoreErrorCause::TooLarge { bytes: record_bytes }));
             }

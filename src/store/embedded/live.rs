@@ -16,14 +16,6 @@ pub(super) const KEPT_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// What a tail hands out at once.
 const PORTION_RECORDS_MAX: usize = 1024;
 
-/// What a record takes in memory beside what is in it, in bytes, about.
-const RECORD_BYTES: usize = 160;
-
-/// About how many bytes a record takes.
-pub(super) fn record_bytes(record: &Record) -> usize {
-    RECORD_BYTES + record.approximate_bytes()
-}
-
 /// The newest records, and who reads them.
 #[derive(Debug, Default)]
 pub(super) struct Live {
@@ -69,7 +61,7 @@ impl Live {
     /// Takes records that have become durable, and returns who waits for them.
     pub(super) fn push(&mut self, records: impl Iterator<Item = Arc<Record>>) -> Vec<Waker> {
         for record in records {
-            self.kept_bytes += record_bytes(&record);
+            self.kept_bytes += record.memory_bytes();
             self.kept.push_back(record);
             self.end.0 += 1;
         }
@@ -136,7 +128,7 @@ impl Live {
                 || self.kept_bytes > KEPT_BYTES_MAX)
         {
             if let Some(record) = self.kept.pop_front() {
-                self.kept_bytes -= record_bytes(&record);
+                self.kept_bytes -= record.memory_bytes();
             }
         }
         if self.kept.is_empty() {
@@ -196,8 +188,9 @@ mod tests {
     fn kept_bytes_are_bounded_too() {
         let mut live = Live::new(Offset(0));
         live.add_tail(Offset(0));
-        let count = (KEPT_BYTES_MAX / RECORD_BYTES) as u64;
+        let booted = records(1).map(|record| record.memory_bytes()).sum::<usize>();
+        let count = (KEPT_BYTES_MAX / booted) as u64;
         live.push(records(count + 1));
-        assert!(live.kept_bytes <= KEPT_BYTES_MAX);
+        assert!(live.kept_bytes <= KEPT_BYTES_MAX && live.kept.len() == count as usize);
     }
 }

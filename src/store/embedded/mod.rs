@@ -7,7 +7,7 @@
 //! ```text
 //! DATA-DIR/
 //!   lock                          empty; locked by the process that uses the directory
-//!   format                        text: the version of this layout, now `1`, and a line feed
+//!   format                        text: the version of this layout, now `2`, and a line feed
 //!   copying                       there while a copy is being made here, which can't be used without `format`
 //!   control                       the socket that a running gateway is asked over
 //!   self-signed*.pem              the gateway's own certificate, of which this store only knows that it is to be copied

@@ -1,7 +1,7 @@
 //! Decoders: what is taken means the same when it is said again, in either encoding, and reaches every kind of
 //! receiver whole.
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use oncewire_protocol::log::Fingerprint;
 use oncewire_protocol::wire::{
     Encoding, FrameKind, GroupName, Message, Payload, PayloadKind, Received, Sender, SequenceId, Upstream,
@@ -109,7 +109,7 @@ fn arrives(message: &Message, sequence_ids: &[Option<SequenceId>]) {
         let body = encode_message(encoding, message);
         for sequence_id in sequence_ids {
             let mut sent = BytesMut::new();
-            body.write_frame(*sequence_id, &mut sent);
+            body.write_message(*sequence_id, &mut sent);
             let expected = comparable_message(encoding, message.clone());
             match decode_frame(encoding, &sent) {
                 Received::Message { message: arrived, sequence_id: id } => {
@@ -118,14 +118,13 @@ fn arrives(message: &Message, sequence_ids: &[Option<SequenceId>]) {
                 other => assert_eq!(other, Received::Unknown, "a message was taken for something else"),
             }
             for rest in breaks(sent.len()) {
-                let Some(part) = body.rest_of_frame(*sequence_id, rest) else { continue };
-                let whole = [&sent[..sent.len() - rest], &part.shared, &part.tail].concat();
-                assert_eq!(whole, sent, "the frame goes on where it broke off");
+                let end = body.rest_of_message(*sequence_id, rest).copy_to_bytes(rest);
+                assert_eq!(end, sent[sent.len() - rest..], "the message goes on where it broke off");
             }
         }
     }
     let mut sent = BytesMut::new();
-    encode_message(Encoding::Raw, message).write_frame(Some(7), &mut sent);
+    encode_message(Encoding::Raw, message).write_message(Some(7), &mut sent);
     let is_text = matches!(message.payload.kind, PayloadKind::Text | PayloadKind::Json);
     let kind = if is_text { FrameKind::Text } else { FrameKind::Binary };
     assert_eq!(frames(&sent), [Frame { kind, payload: message.payload.bytes.clone() }]);

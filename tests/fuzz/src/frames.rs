@@ -5,18 +5,24 @@ use oncewire_protocol::wire::{
     AckId, Downstream, Encoding, ErrorName, FrameKind, Received, SequenceId, decode_downstream,
 };
 
-/// A data frame from server to client.
+/// The payload of one frame to a client, in bytes.
+const FRAME_PAYLOAD_BYTES_MAX: usize = 65_536;
+
+/// A message from server to client, in one data frame or several.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Frame {
     pub kind: FrameKind,
     pub payload: Bytes,
 }
 
-/// Whole frames, each final, not masked and with its length in the shortest form. Anything else fails.
+/// Whole messages, their frames not masked, no larger than each client takes and with their length in the shortest form.
+/// Anything else fails.
 pub fn frames(mut sent: &[u8]) -> Vec<Frame> {
-    let mut frames = Vec::new();
+    let mut frames: Vec<Frame> = Vec::new();
+    let mut is_complete = true;
     while !sent.is_empty() {
-        assert!(matches!(sent[0], 0x81 | 0x82), "no final data frame: {:#x}", sent[0]);
+        let opcodes: &[u8] = if is_complete { &[1, 2] } else { &[0] };
+        assert!(opcodes.contains(&(sent[0] & 0x7f)), "no data frame: {:#x}", sent[0]);
         let (header_bytes, payload_bytes) = match sent[1] {
             126 => (4, number(&sent[2..4])),
             127 => (10, number(&sent[2..10])),
@@ -26,11 +32,20 @@ pub fn frames(mut sent: &[u8]) -> Vec<Frame> {
             header_bytes,
             2 + 2 * usize::from(payload_bytes > 125) + 6 * usize::from(payload_bytes > 0xFFFF)
         );
+        assert!(payload_bytes <= FRAME_PAYLOAD_BYTES_MAX);
         let end = header_bytes + payload_bytes;
-        let kind = if sent[0] == 0x81 { FrameKind::Text } else { FrameKind::Binary };
-        frames.push(Frame { kind, payload: Bytes::copy_from_slice(&sent[header_bytes..end]) });
+        let payload = &sent[header_bytes..end];
+        match frames.last_mut().filter(|_| !is_complete) {
+            Some(begun) => begun.payload = [&begun.payload, payload].concat().into(),
+            None => {
+                let kind = if sent[0] & 0x7f == 1 { FrameKind::Text } else { FrameKind::Binary };
+                frames.push(Frame { kind, payload: Bytes::copy_from_slice(payload) });
+            }
+        }
+        is_complete = sent[0] & 0x80 != 0;
         sent = &sent[end..];
     }
+    assert!(is_complete, "the last message ends");
     frames
 }
 

@@ -7,6 +7,7 @@ use tokio_tungstenite::WebSocketStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::error::Error;
 use tokio_tungstenite::tungstenite::http::{HeaderValue, Request, Response};
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use url::form_urlencoded;
 
 use super::{HUB, Identity, Socket, TlsClient, Token, Wire, soon};
@@ -25,6 +26,7 @@ pub struct Connector {
     query: Vec<(String, String)>,
     headers: Vec<(&'static str, String)>,
     receive_buffer_bytes: Option<u32>,
+    frame_bytes_max: Option<usize>,
     tls: Option<TlsClient>,
 }
 
@@ -39,6 +41,7 @@ impl Connector {
             query: Vec::new(),
             headers: Vec::new(),
             receive_buffer_bytes: None,
+            frame_bytes_max: None,
             tls: None,
         }
     }
@@ -133,6 +136,12 @@ impl Connector {
         }
     }
 
+    /// Closes at a larger frame, as Netty does.
+    pub fn frame_bytes_max(mut self, bytes: usize) -> Self {
+        self.frame_bytes_max = Some(bytes);
+        self
+    }
+
     /// Dials another address than the URL names, such as a proxy's.
     pub fn through(mut self, address: SocketAddr) -> Self {
         self.address = address;
@@ -149,7 +158,8 @@ impl Connector {
     async fn answered(self) -> Result<(Socket, Response<Option<Vec<u8>>>), Refused> {
         let request = self.request();
         let wire = soon(self.dial()).await.unwrap();
-        match soon(tokio_tungstenite::client_async(request, wire)).await {
+        let config = WebSocketConfig::default().max_frame_size(self.frame_bytes_max);
+        match soon(tokio_tungstenite::client_async_with_config(request, wire, Some(config))).await {
             Ok((stream, response)) => Ok((Socket::new(stream), response)),
             Err(Error::Http(response)) => Err(Refused(response.status().as_u16())),
             Err(other) => panic!("the handshake failed: {other}"),

@@ -52,8 +52,17 @@ impl Served {
 
     /// Memory that it holds now, in MiB.
     pub fn resident_mib(&self) -> usize {
+        self.status_mib("VmRSS:")
+    }
+
+    /// The most memory that it has held so far, in MiB.
+    pub fn resident_mib_max(&self) -> usize {
+        self.status_mib("VmHWM:")
+    }
+
+    fn status_mib(&self, name: &str) -> usize {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id().unwrap())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
         line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() / 1024
     }
 

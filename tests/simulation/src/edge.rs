@@ -93,7 +93,9 @@ impl World {
                 }
                 let connection_id = ConnectionId::new(&connection_id);
                 let shard = self.hubs[hub].shard_of(&connection_id);
-                self.send(hub, shard, Input::Resume(Resuming { open, connection_id, subprotocol }), None);
+                // Cut off again and again, honest clients come back in vain; here none is made to wait.
+                let resuming = Resuming { open, connection_id, subprotocol, has_waited: true };
+                self.send(hub, shard, Input::Resume(resuming), None);
             }
         }
     }
@@ -127,7 +129,12 @@ impl World {
             }
             Err(_) if !is_waiting => {}
             Err(OpenError::Refused) => self.refuse(conn),
-            Err(OpenError::Unavailable | OpenError::TooManyGroups) => {
+            Err(
+                OpenError::Unavailable
+                | OpenError::Full
+                | OpenError::TooEarly { .. }
+                | OpenError::TooManyGroups,
+            ) => {
                 self.answer(conn, Answer::Failed);
                 self.gateway_leaves(conn);
             }

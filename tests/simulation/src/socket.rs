@@ -2,9 +2,9 @@
 
 use std::task::Waker;
 
-use bytes::BytesMut;
+use bytes::{Buf, BytesMut};
 use oncewire_protocol::hub::{Attachment, Input, SocketEnd};
-use oncewire_protocol::session::{Mark, Progress, Request};
+use oncewire_protocol::session::{Progress, Request, SentItem};
 use oncewire_protocol::wire::raw::{self, RawTarget};
 use oncewire_protocol::wire::{CloseCode, ConnectionId, FrameKind, Opcode, Subprotocol, decode_upstream};
 
@@ -84,7 +84,7 @@ impl Serving {
 #[derive(Default)]
 struct Write {
     bytes: BytesMut,
-    marks: Vec<Mark>,
+    sent: Vec<SentItem>,
     /// How much of it has been written.
     written: usize,
 }
@@ -93,26 +93,26 @@ impl Write {
     /// Index of the first frame of which nothing has been written.
     fn first_untouched(&self) -> usize {
         let mut start = 0;
-        self.marks
+        self.sent
             .iter()
-            .position(|mark| std::mem::replace(&mut start, mark.end) >= self.written)
-            .unwrap_or(self.marks.len())
+            .position(|item| std::mem::replace(&mut start, item.end) >= self.written)
+            .unwrap_or(self.sent.len())
     }
 
     /// Whether the outbox would finish the begun frame otherwise than with the bytes at hand.
     fn rest_is_other(&self, untouched: usize, Attachment { outbox, .. }: &Attachment) -> bool {
-        let Some(mark) = untouched.checked_sub(1).and_then(|begun| self.marks.get(begun)) else {
+        let Some(item) = untouched.checked_sub(1).and_then(|begun| self.sent.get(begun)) else {
             return false;
         };
-        let bytes = &self.bytes[..mark.end - self.written];
-        let rest = (!bytes.is_empty()).then(|| outbox.lock().rest_of_frame(mark, bytes.len())).flatten();
-        rest.is_some_and(|rest| [rest.shared, rest.tail].concat() != bytes)
+        let bytes = &self.bytes[..item.end - self.written];
+        let rest = (!bytes.is_empty()).then(|| outbox.lock().rest_of_message(item, bytes.len())).flatten();
+        rest.is_some_and(|mut rest| rest.copy_to_bytes(rest.remaining()) != bytes)
     }
 
     /// What is left of the frame that was begun.
     fn into_begun(mut self) -> BytesMut {
-        let begun = self.first_untouched().checked_sub(1).and_then(|begun| self.marks.get(begun));
-        let end = begun.map_or(0, |mark| mark.end.saturating_sub(self.written));
+        let begun = self.first_untouched().checked_sub(1).and_then(|begun| self.sent.get(begun));
+        let end = begun.map_or(0, |item| item.end.saturating_sub(self.written));
         self.bytes.split_to(end)
     }
 }
@@ -270,12 +270,12 @@ impl World {
         let write = &mut serving.write;
         let untouched = write.first_untouched();
         let is_other = write.rest_is_other(untouched, &serving.attachment);
-        let is_rewound = may_rewind && untouched < write.marks.len();
+        let is_rewound = may_rewind && untouched < write.sent.len();
         if is_rewound {
             let Attachment { session, outbox } = &serving.attachment;
-            outbox.lock().rewind(session.epoch, &write.marks[untouched..]);
-            write.marks.truncate(untouched);
-            let end = write.marks.last().map_or(0, |mark| mark.end);
+            outbox.lock().rewind(session.epoch, &write.sent[untouched..]);
+            write.sent.truncate(untouched);
+            let end = write.sent.last().map_or(0, |item| item.end);
             write.bytes.truncate(end - write.written);
         }
         let is_done = write.bytes.is_empty();
@@ -304,8 +304,8 @@ impl World {
         let Some(serving) = self.serving(conn) else { return };
         let Serving { attachment: Attachment { session, outbox }, write, writer, .. } = serving;
         let rest = std::mem::take(write).into_begun();
-        let (mut out, mut marks) = (BytesMut::new(), Vec::new());
-        let ordered = outbox.lock().transmit(session.epoch, now, 0, &mut out, &mut marks, writer);
+        let (mut out, mut sent) = (BytesMut::new(), Vec::new());
+        let ordered = outbox.lock().transmit(session.epoch, now, 0, &mut out, &mut sent, writer);
         if let Progress::Close(close) = ordered
             && self.gateway_writes(conn, &rest) == rest.len()
         {
@@ -326,7 +326,7 @@ impl World {
             now,
             budget,
             &mut write.bytes,
-            &mut write.marks,
+            &mut write.sent,
             writer,
         );
         serving.is_idle = progress == Progress::Idle;

@@ -2,7 +2,7 @@
 //! own: a fault that is off lets the others go deeper.
 
 use oncewire_protocol::hub::{CheckpointBounds, HubSettings};
-use oncewire_protocol::session::{OutboxLimits, RequestBounds};
+use oncewire_protocol::session::{OutboxLimits, RequestBounds, SessionLimits};
 
 use crate::random::Random;
 
@@ -291,6 +291,7 @@ fn settings(random: &mut Random) -> HubSettings {
         },
         ack_window_ids: ack_window_ids(random),
         session_retention_seconds: draw(random, &[8, 3], RETENTION_SECONDS) as u32,
+        sessions: SessionLimits::default(),
         groups_per_session_max: random.pick(&[100, 100, 3]),
         closes_on_event_failure: random.permille(200),
     }

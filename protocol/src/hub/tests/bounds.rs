@@ -3,7 +3,7 @@
 use super::harness::*;
 use crate::hub::{CommandError, Done, HubSettings, Input, MARK_MS, NewSession, OpenError};
 use crate::log::{Certainty, EndReason, Permission};
-use crate::session::{OutboxLimits, PermissionError};
+use crate::session::{OutboxLimits, PermissionError, SessionLimits, UserSessions};
 use crate::wire::limits::{GROUP_NAMES_BYTES_MAX, PERMISSION_LITERALS_MAX};
 use crate::wire::{GroupName, Subprotocol};
 
@@ -122,6 +122,130 @@ fn over_the_budget_the_session_with_the_most_waiting_is_shed() {
     assert_eq!(world.refusal(&large), OpenError::Refused);
     assert_eq!(world.reads(&small).len(), 1);
     assert_eq!(world.hub.sessions(), 2);
+}
+
+#[test]
+fn entries_and_ack_ids_counted_for_nothing() {
+    let mut world = World::new();
+    let alice = world.open("alice");
+    let bob = world.open_in("bob", &["g"]);
+    let before = world.budget.state_bytes();
+    for n in 1..=900 {
+        world.ask_for(&alice, publish(n, "g", ""));
+        world.reads(&alice);
+    }
+    let entries = 900 * 16;
+    assert!(world.budget.used_bytes() > entries + 900 * size_of::<crate::session::SharedMessage>());
+    assert!(world.budget.state_bytes() >= before + 900 * 16, "ids with fingerprints");
+    world.send(&bob, [acknowledge(1 << 50)]);
+    assert_eq!(world.budget.used_bytes(), 0);
+    world.send(&alice, (0..100).map(|n| join(1_000 + n, &format!("{n:0>200}"))));
+    let state = world.budget.state_bytes();
+    world.settle();
+    assert!(world.budget.state_bytes() >= state + 100 * 200, "names of groups");
+    world.leave(&alice);
+    world.leave(&bob);
+    assert_eq!((world.budget.state_bytes(), world.budget.sessions()), (0, 0));
+}
+
+#[test]
+fn over_the_memory_budget_new_sessions_are_refused_and_recoveries_are_not() {
+    let mut world = World::with(settings(), 50_000);
+    let alice = world.open("alice");
+    let bob = world.open_in("bob", &["g"]);
+    world.lose(&bob);
+    world.send(&alice, (0..100).map(|n| join(n, &format!("{n:0>500}"))));
+    world.settle();
+    assert!(world.budget.state_bytes() > 50_000);
+    assert_eq!(world.try_open(opening("carol")).map(|_| ()), Err(OpenError::Full));
+    let bob = world.resume(&bob);
+    world.ask_for(&alice, publish(200, "g", "m"));
+    assert_eq!(world.reads(&bob).len(), 1, "there is room for messages still");
+    world.leave(&alice);
+    assert!(world.try_open(opening("carol")).is_ok());
+}
+
+#[test]
+fn there_are_as_many_sessions_as_there_may_be_and_those_are_recovered() {
+    let sessions = SessionLimits { sessions_max: 2, per_user: None };
+    let mut world = World::with(HubSettings { sessions, ..settings() }, usize::MAX);
+    let alice = world.open("alice");
+    let bob = world.open("bob");
+    world.lose(&bob);
+    assert_eq!(world.try_open(opening("carol")).map(|_| ()), Err(OpenError::Full));
+    let bob = world.resume(&bob);
+    world.restart();
+    let (_, bob) = (world.resume(&alice), world.resume(&bob));
+    assert_eq!(world.try_open(opening("carol")).map(|_| ()), Err(OpenError::Full));
+    world.leave(&bob);
+    let carol = world.try_open(opening("carol"));
+    assert!(carol.is_ok());
+}
+
+#[test]
+fn one_that_is_being_opened_has_its_place_already() {
+    let sessions = SessionLimits { sessions_max: 1, per_user: None };
+    let mut world = World::with(HubSettings { sessions, ..settings() }, usize::MAX);
+    let first = world.ask(opening("alice"));
+    let second = world.ask(opening("bob"));
+    assert_eq!(world.opened.remove(&second).unwrap().map(|_| ()), Err(OpenError::Full));
+    world.fail(Certainty::Definite);
+    assert_eq!(world.opened.remove(&first).unwrap().map(|_| ()), Err(OpenError::Unavailable));
+    assert!(world.try_open(opening("bob")).is_ok(), "what failed has given its place back");
+}
+
+#[test]
+fn a_user_has_as_many_sessions_as_it_may_have() {
+    let sessions = SessionLimits { per_user: Some(UserSessions::new(2)), ..SessionLimits::default() };
+    let mut world = World::with(HubSettings { sessions, ..settings() }, usize::MAX);
+    let of = |id: &str, user: &str| opening_on(id, Subprotocol::JsonReliable, user);
+    let first = world.try_open(of("a1", "ada")).unwrap();
+    assert!(world.try_open(of("a2", "ada")).is_ok());
+    assert_eq!(world.try_open(of("a3", "ada")).map(|_| ()), Err(OpenError::Full));
+    assert!(world.try_open(of("b1", "bob")).is_ok());
+    world.leave(&first);
+    assert!(world.try_open(of("a3", "ada")).is_ok());
+}
+
+#[test]
+fn forty_sessions_in_many_groups_that_expired_together_held_everybody_up() {
+    let mut world = with_groups(10_000);
+    let names: Vec<String> = (0..3_000).map(|n| format!("g{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let clients: Vec<Client> = (0..12).map(|n| world.open_in(&format!("c{n}"), &names)).collect();
+    clients.iter().for_each(|client| world.lose(client));
+    let back = world.resume(&clients[7]);
+    world.now = world.now.plus_ms(RETENTION_MS);
+    world.handle(Input::Timeout);
+    let mut portions = Vec::new();
+    while !world.appends.is_empty() {
+        portions.push(world.appends.len());
+        while !world.appends.is_empty() {
+            world.store();
+        }
+        world.apply();
+    }
+    assert_eq!(portions, [3, 3, 3, 2], "others are served between them");
+    assert_eq!(world.hub.sessions(), 1);
+    assert_eq!(world.ask_for(&back, publish(1, "g1", "still here")), ["1 still here", "ack 1"]);
+}
+
+#[test]
+fn one_that_comes_back_while_its_end_waits_for_others_lives_on() {
+    let mut world = with_groups(10_000);
+    let names: Vec<String> = (0..9_000).map(|n| format!("g{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let clients: Vec<Client> = (0..3).map(|n| world.open_in(&format!("c{n}"), &names)).collect();
+    clients.iter().for_each(|client| world.lose(client));
+    world.now = world.now.plus_ms(RETENTION_MS);
+    world.handle(Input::Timeout);
+    assert_eq!(world.appends.len(), 1);
+    let back = world.resume(&clients[1]);
+    let again = world.resume(&clients[2]);
+    world.lose(&again);
+    world.settle();
+    assert_eq!(world.hub.sessions(), 2, "the third waits for its client anew");
+    assert_eq!(world.ask_for(&back, join(1, "g1")), ["ack 1"]);
 }
 
 #[test]

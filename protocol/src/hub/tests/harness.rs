@@ -22,6 +22,7 @@ pub(super) fn settings() -> HubSettings {
         requests: RequestBounds { requests_max: 1024, request_bytes_max: 4 << 20, reply_bytes_max: 64 << 10 },
         ack_window_ids: 1000,
         session_retention_seconds: RETENTION_MS as u32 / 1000,
+        sessions: SessionLimits::default(),
         groups_per_session_max: 100,
         closes_on_event_failure: false,
     }
@@ -190,11 +191,22 @@ impl World {
 
     /// A new session, attached.
     pub fn open_with(&mut self, session: NewSession) -> Client {
+        self.try_open(session).expect("an attachment")
+    }
+
+    /// A new session, attached unless it is refused.
+    pub fn try_open(&mut self, session: NewSession) -> Result<Client, OpenError> {
         let id = session.connection_id.clone();
         let open = self.ask(session);
         self.settle();
-        let attachment = self.opened.remove(&open).expect("an answer").expect("an attachment");
-        Client { id, attachment }
+        let attachment = self.opened.remove(&open).expect("an answer")?;
+        Ok(Client { id, attachment })
+    }
+
+    /// Its client ends the session.
+    pub fn leave(&mut self, client: &Client) {
+        self.close(client, SocketEnd::ClosedForGood);
+        self.settle();
     }
 
     /// A new reliable session that may do everything and whose client has read `connected`.
@@ -213,9 +225,23 @@ impl World {
     }
 
     pub fn try_resume(&mut self, id: &str, subprotocol: Subprotocol) -> Result<Client, OpenError> {
+        self.resume_with(id, subprotocol, false)
+    }
+
+    /// A resume by a socket that has waited as it was told to.
+    pub fn resume_after_wait(&mut self, client: &Client) -> Client {
+        self.resume_with(client.id.as_str(), Subprotocol::JsonReliable, true).expect("an attachment")
+    }
+
+    fn resume_with(
+        &mut self,
+        id: &str,
+        subprotocol: Subprotocol,
+        has_waited: bool,
+    ) -> Result<Client, OpenError> {
         let open = OpenId(self.name());
         let id = ConnectionId::new(id);
-        self.handle(Input::Resume(Resuming { open, connection_id: id.clone(), subprotocol }));
+        self.handle(Input::Resume(Resuming { open, connection_id: id.clone(), subprotocol, has_waited }));
         let outcome = self.opened.remove(&open).expect("a resume is answered at once");
         outcome.map(|attachment| Client { id, attachment })
     }

@@ -258,3 +258,29 @@ fn a_socket_that_went_while_its_session_was_opened_leaves_a_session_that_expires
     world.settle();
     assert_eq!(world.hub.sessions(), 0);
 }
+
+#[test]
+fn a_client_that_could_not_take_a_message_got_it_again_without_end() {
+    let mut world = World::new();
+    let alice = world.open("alice");
+    let mut bob = world.open_in("bob", &["g"]);
+    world.ask_for(&alice, publish(1, "g", "too large for it"));
+    for _ in 0..4 {
+        world.lose(&bob);
+        bob = world.resume(&bob);
+        world.now = world.now.plus_ms(10);
+        assert_eq!(world.reads(&bob), ["1 too large for it"]);
+    }
+    world.lose(&bob);
+    let wait = OpenError::TooEarly { ms: 500, is_first: true, first_message_bytes: 16 };
+    world.now = world.now.plus_ms(RETENTION_MS - 1);
+    assert_eq!(world.refusal(&bob), wait);
+    world.wait_ms(499);
+    bob = world.resume_after_wait(&bob);
+    assert_eq!(world.reads(&bob), ["1 too large for it"], "its retention did not run while it waited");
+    world.send(&bob, [acknowledge(1)]);
+    world.lose(&bob);
+    bob = world.resume(&bob);
+    world.ask_for(&alice, publish(2, "g", "m"));
+    assert_eq!(world.reads(&bob), ["2 m"], "who acknowledges does not wait");
+}

@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 
 use super::data_type;
-use super::object::{Object, Property, unescape};
+use super::object::{Object, Property, unescape, unescape_lossy};
 use crate::wire::limits::{CLIENT_OPERATION_ID_BYTES_MAX, TTL_SECONDS_MAX};
 use crate::wire::payload::shares_frame;
 use crate::wire::{
@@ -236,7 +236,7 @@ fn payload(frame: &Bytes, object: &Object<'_>) -> Result<Option<Payload>, Decode
     let bytes = match kind {
         PayloadKind::Json if data == "null" => return Err(invalid),
         PayloadKind::Json => kept(frame, data),
-        PayloadKind::Text => match unescape(data).ok_or(invalid)? {
+        PayloadKind::Text => match unescape_lossy(data).ok_or(invalid)? {
             Cow::Borrowed(text) => kept(frame, text),
             Cow::Owned(text) => text.into(),
         },

@@ -10,7 +10,7 @@ use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, Visitor
 use serde_json::value::RawValue;
 
 use crate::wire::limits::JSON_DEPTH_MAX;
-use crate::wire::{DecodeError, Metadata, MetadataError};
+use crate::wire::{DecodeError, Metadata, MetadataBuilder, MetadataError};
 
 macro_rules! properties {
     ($($property:ident = $name:literal,)*) => {
@@ -142,6 +142,56 @@ pub(super) fn unescape(text: &str) -> Option<Cow<'_, str>> {
     }
 }
 
+/// The same with U+FFFD for each half of a pair that is alone. A string that was cut inside such a pair, as `slice` does in
+/// JavaScript, is no reason to close its publisher's connection.
+pub(super) fn unescape_lossy(text: &str) -> Option<Cow<'_, str>> {
+    unescape(text).or_else(|| {
+        let HalvesReplaced(text) = serde_json::from_str(text).ok()?;
+        Some(Cow::Owned(text))
+    })
+}
+
+/// A string in which U+FFFD has taken the place of each half of a surrogate pair that was alone.
+struct HalvesReplaced(String);
+
+impl<'de> Deserialize<'de> for HalvesReplaced {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct HalvesVisitor;
+
+        impl Visitor<'_> for HalvesVisitor {
+            type Value = HalvesReplaced;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string")
+            }
+
+            /// The parser encodes a lone half as UTF-8 would if it were a character: three bytes.
+            fn visit_bytes<E: Error>(self, mut bytes: &[u8]) -> Result<HalvesReplaced, E> {
+                let mut text = String::with_capacity(bytes.len());
+                loop {
+                    match std::str::from_utf8(bytes) {
+                        Ok(rest) => {
+                            text.push_str(rest);
+                            return Ok(HalvesReplaced(text));
+                        }
+                        Err(error) => {
+                            let (valid, half) = bytes.split_at(error.valid_up_to());
+                            text.push_str(std::str::from_utf8(valid).map_err(E::custom)?);
+                            text.push(char::REPLACEMENT_CHARACTER);
+                            bytes = half.get(HALF_BYTES..).unwrap_or_default();
+                        }
+                    }
+                }
+            }
+        }
+
+        deserializer.deserialize_bytes(HalvesVisitor)
+    }
+}
+
+/// What a lone half of a surrogate pair takes where it is encoded like a character.
+const HALF_BYTES: usize = 3;
+
 /// Whether a client may publish this as JSON: `null` counts as no payload.
 pub(in crate::wire) fn is_payload(text: &[u8]) -> bool {
     is_document(text) && text.trim_ascii() != b"null"
@@ -249,12 +299,12 @@ impl<'de> Deserialize<'de> for CheckedMetadata {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-                let mut metadata = Metadata::default();
+                let mut metadata = MetadataBuilder::default();
                 let mut checked = Ok(());
                 while let Some((Text(key), Text(value))) = map.next_entry()? {
                     checked = checked.and_then(|()| metadata.insert(&key, &value));
                 }
-                Ok(CheckedMetadata(checked.map(|()| metadata)))
+                Ok(CheckedMetadata(checked.map(|()| metadata.build())))
             }
         }
 
@@ -310,6 +360,23 @@ mod tests {
         assert_eq!(unescape(r#""\ud83d\ude00""#).as_deref(), Some("\u{1F600}"));
         for not_a_string in [r#""\ud83d""#, "1", "null", "{}"] {
             assert_eq!(unescape(not_a_string), None, "{not_a_string}");
+        }
+    }
+
+    #[test]
+    fn text_cut_inside_an_emoji_closed_its_publishers_connection() {
+        for (text, meant) in [
+            (r#""\ud83d""#, "\u{FFFD}"),
+            (r#""a\ude00é""#, "a\u{FFFD}é"),
+            (r#""\ud83d\ud83d\ude00\ud83d""#, "\u{FFFD}\u{1F600}\u{FFFD}"),
+            (r#""\ud83dx\n\ude00\ud83d""#, "\u{FFFD}x\n\u{FFFD}\u{FFFD}"),
+            (r#""\ud83d\ude00""#, "\u{1F600}"),
+            (r#""plain""#, "plain"),
+        ] {
+            assert_eq!(unescape_lossy(text).as_deref(), Some(meant), "{text}");
+        }
+        for not_a_string in ["1", "null", "{}", "[\"\\ud83d\"]"] {
+            assert_eq!(unescape_lossy(not_a_string), None, "{not_a_string}");
         }
     }
 }

@@ -31,8 +31,7 @@ fn payload_of(frame: &Bytes) -> Bytes {
 
 #[test]
 fn send_to_group_has_all_its_parts() {
-    let mut metadata = Metadata::default();
-    metadata.insert("trace", "a1").unwrap();
+    let metadata = Metadata::new([("trace", "a1")]).unwrap();
     assert_eq!(
         up(concat!(
             r#"{"ttlSeconds":60,"noEcho":true,"metadata":{"trace":"a1"},"data":{"n" : 1.0},"#,

@@ -186,9 +186,5 @@ fn payload(frame: &Bytes, data: Option<schema::MessageData>) -> Result<Option<Pa
 }
 
 fn metadata(entries: &BTreeMap<String, String>) -> Result<Metadata, DecodeError> {
-    let mut metadata = Metadata::default();
-    for (key, value) in entries {
-        metadata.insert(key, value)?;
-    }
-    Ok(metadata)
+    Ok(Metadata::new(entries)?)
 }

@@ -85,8 +85,7 @@ fn large_payloads_share_the_frame_and_others_do_not_keep_it_alive() {
 
 #[test]
 fn metadata_alone_stands_beside_an_empty_text() {
-    let mut metadata = Metadata::default();
-    metadata.insert("k", "v").unwrap();
+    let metadata = Metadata::new([("k", "v")]).unwrap();
     let frame = Bytes::from_static(b"\x2a\x0b\x0a\x01e\x22\x06\x0a\x01k\x12\x01v");
     assert_eq!(
         decode_upstream(&frame),

@@ -16,7 +16,7 @@ mod world;
 
 use arbitrary::{Arbitrary, Unstructured};
 use oncewire_protocol::hub::HubSettings;
-use oncewire_protocol::session::{OutboxLimits, RequestBounds};
+use oncewire_protocol::session::{OutboxLimits, RequestBounds, SessionLimits};
 
 pub use replay::{BOOT, outcome};
 use steps::Case;
@@ -42,6 +42,7 @@ pub fn settings() -> HubSettings {
         requests: RequestBounds { requests_max: 1024, request_bytes_max: 4 << 20, reply_bytes_max: 64 << 10 },
         ack_window_ids: 1000,
         session_retention_seconds: 60,
+        sessions: SessionLimits::default(),
         groups_per_session_max: 100,
         closes_on_event_failure: false,
     }

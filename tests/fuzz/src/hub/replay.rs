@@ -110,7 +110,8 @@ pub fn outcome(hub: &mut Hub, names: &[(String, Subprotocol)]) -> Outcome {
     let mut outcome = Outcome::new();
     for (name, subprotocol) in names {
         let connection_id = ConnectionId::new(name);
-        let resuming = Resuming { open: OpenId(0), connection_id, subprotocol: *subprotocol };
+        let resuming =
+            Resuming { open: OpenId(0), connection_id, subprotocol: *subprotocol, has_waited: true };
         hub.handle(Time(0), Input::Resume(resuming));
         let mut attachment = None;
         while let Some(output) = hub.poll_output() {

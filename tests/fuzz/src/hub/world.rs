@@ -12,7 +12,9 @@ use oncewire_protocol::hub::{
 use oncewire_protocol::log::{
     Audience, Body, BootId, Certainty, EndReason, HandlerState, Permission, Record, Selection, Time,
 };
-use oncewire_protocol::session::{MemoryBudget, OutboxLimits, Progress, Request, RequestBounds};
+use oncewire_protocol::session::{
+    MemoryBudget, OutboxLimits, Progress, Request, RequestBounds, SessionLimits,
+};
 use oncewire_protocol::wire::{
     AckId, ConnectionId, EventName, GroupName, Metadata, Payload, PayloadKind, ReconnectionToken,
     Subprotocol, Upstream, UserId,
@@ -74,6 +76,7 @@ impl World {
             requests: RequestBounds { requests_max: 16, request_bytes_max: 1000, reply_bytes_max: 1000 },
             ack_window_ids: bounds.ack_window.pick([1, 4, 1000]) as u32,
             session_retention_seconds: RETENTION_SECONDS,
+            sessions: SessionLimits::default(),
             groups_per_session_max: bounds.groups.pick([1, 2, 100]),
             closes_on_event_failure: bounds.closes_on_event_failure,
         };
@@ -360,7 +363,7 @@ impl World {
         let open = OpenId(self.id());
         let connection_id = ConnectionId::new(&name);
         self.waiting.insert(open, Waiting::Resume { name, subprotocol });
-        self.handle(Input::Resume(Resuming { open, connection_id, subprotocol }));
+        self.handle(Input::Resume(Resuming { open, connection_id, subprotocol, has_waited: true }));
         assert!(!self.waiting.contains_key(&open), "a resume is answered at once");
     }
 
@@ -505,19 +508,19 @@ impl World {
         let socket_at = socket;
         let socket = &mut sockets[socket_at];
         let session = socket.attachment.session;
-        let (mut out, mut marks) = (BytesMut::new(), Vec::new());
+        let (mut out, mut sent) = (BytesMut::new(), Vec::new());
         let mut outbox = socket.attachment.outbox.lock();
-        let progress = outbox.transmit(session.epoch, *now, budget, &mut out, &mut marks, Waker::noop());
+        let progress = outbox.transmit(session.epoch, *now, budget, &mut out, &mut sent, Waker::noop());
         // What a session that is over leaves behind is nobody's business once its client has gone.
         let is_left = socket.is_closed && truth.sessions.contains_key(&socket.name);
         if newest != Some(socket_at) || is_left {
             let is_over = matches!(progress, Progress::Cut | Progress::Close(_));
             assert!(is_over, "an older socket is sent something");
         }
-        let kept = written.map_or(marks.len(), |written| written.min(marks.len()));
-        let end = if kept == 0 { 0 } else { marks[kept - 1].end };
-        if kept < marks.len() {
-            outbox.rewind(session.epoch, &marks[kept..]);
+        let kept = written.map_or(sent.len(), |written| written.min(sent.len()));
+        let end = if kept == 0 { 0 } else { sent[kept - 1].end };
+        if kept < sent.len() {
+            outbox.rewind(session.epoch, &sent[kept..]);
         }
         drop(outbox);
         if matches!(progress, Progress::Cut | Progress::Close(_)) {

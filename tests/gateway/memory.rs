@@ -1,0 +1,94 @@
+//! What messages and sessions take, beside what they may take: a gateway in a process of its own, whose memory is read.
+
+use std::io::Write;
+
+use serde_json::json;
+use tempfile::NamedTempFile;
+
+use crate::support::*;
+
+const MIB: usize = 1024 * 1024;
+/// What the messages and sessions of the gateway may take here, in MiB.
+const MEMORY_MIB: usize = 48;
+/// Publishes that wait for their ack at once.
+const AT_ONCE: u64 = 20;
+
+/// A gateway with little memory for messages, and room in each outbox for more than that.
+async fn served() -> (Served, NamedTempFile) {
+    let settings = format!(
+        "message_memory_bytes_max = {}\noutbox_messages_max = 1000000\noutbox_bytes_max = 1073741824\n",
+        MEMORY_MIB * MIB
+    );
+    let mut file = NamedTempFile::new().unwrap();
+    file.write_all(settings.as_bytes()).unwrap();
+    (Served::start(None, &["--config", file.path().to_str().unwrap()]).await, file)
+}
+
+/// Publishes so many messages to members that acknowledge nothing; each of those is ended when it holds too much, and
+/// another takes its place.
+async fn flood(served: &Served, messages: u64, message: impl Fn(u64) -> serde_json::Value) {
+    let member = || async {
+        let connector = Connector::new(served.address).token(&Token::user("m").group("g")).offer(RELIABLE);
+        connector.open().await.unwrap()
+    };
+    let mut members = Vec::new();
+    let mut publisher = served.reliable("p").await.unwrap();
+    for first in (1..=messages).step_by(AT_ONCE as usize) {
+        if (first / AT_ONCE) % 10 == 0 {
+            members.push(member().await);
+        }
+        for ack_id in first..first + AT_ONCE {
+            publisher.send(message(ack_id)).await;
+        }
+        for ack_id in first..first + AT_ONCE {
+            publisher.expect(success(ack_id)).await;
+        }
+    }
+}
+
+/// What the gateway may have held at most: twice what it may keep, and 100 MiB.
+fn expect_bounded(served: &Served) {
+    let (held, bound) = (served.resident_mib_max(), 2 * MEMORY_MIB + 100);
+    assert!(held <= bound, "{held} MiB where {bound} are allowed");
+}
+
+#[tokio::test]
+async fn metadata_of_four_thousand_keys_took_300_kib_and_counted_as_8() {
+    let (served, _file) = served().await;
+    let keys = (0..2_700_u32).map(|n| (format!("{n:03x}"), json!("")));
+    let metadata = serde_json::Value::Object(keys.collect());
+    let with_metadata = |ack_id| {
+        json!({
+            "type": "sendToGroup", "group": "g", "dataType": "text", "data": "", "ackId": ack_id,
+            "metadata": metadata
+        })
+    };
+    flood(&served, 2_400, with_metadata).await;
+    expect_bounded(&served);
+}
+
+#[tokio::test]
+async fn long_names_counted_for_nothing() {
+    let (served, _file) = served().await;
+    let group = "g".repeat(1_000);
+    let user = "u".repeat(3_000);
+    let token = Token::user(&user).group(&group);
+    let mut members = Vec::new();
+    for _ in 0..3 {
+        let connector = Connector::new(served.address).token(&token).offer(RELIABLE);
+        members.push(connector.open().await.unwrap());
+    }
+    let connector = Connector::new(served.address).token(&token).offer(RELIABLE);
+    let mut publisher = connector.open().await.unwrap();
+    publisher.read_connected().await;
+    publisher.done(json!({"type": "leaveGroup", "group": group, "ackId": 1_000_000})).await;
+    for first in (1..=40_000).step_by(100) {
+        for ack_id in first..first + 100 {
+            publisher.send(publish(&group, ack_id, "")).await;
+        }
+        for ack_id in first..first + 100 {
+            publisher.expect(success(ack_id)).await;
+        }
+    }
+    expect_bounded(&served);
+}
