@@ -26,6 +26,7 @@ use tokio_rustls::server::TlsStream;
 use url::Url;
 
 pub use certificate::CertificateError;
+pub use self_signed::CERTIFICATE_FILE as SELF_SIGNED_CERTIFICATE_FILE;
 use reload::{Files, Pair, Shown, Watch};
 
 /// What each connection speaks inside TLS: an upgrade to WebSocket is one of HTTP/1.1.
