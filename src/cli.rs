@@ -9,9 +9,7 @@ use std::path::PathBuf;
 
 use clap::builder::BoolishValueParser;
 use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-use oncewire::config::{
-    AllowedOrigin, Durability, Overrides, Secret, Store, listen_address, public_url,
-};
+use oncewire::config::{AllowedOrigin, Durability, Overrides, Secret, Store, listen_address, public_url};
 use oncewire::telemetry::LogFormat;
 use oncewire_protocol::wire::{HubName, NameError};
 use url::Url;

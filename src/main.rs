@@ -120,14 +120,15 @@ fn dev_with(mut config: Config, arguments: &Dev, access_key: &Secret) -> Result<
     }
     start_logging(&arguments.log)?;
     run(config, None, true, |addresses, config| {
-        if arguments.again.is_empty() {
-            let greeting =
-                greeting::development(addresses, config, access_key, Some(std::process::id()))?;
-            print(&greeting)?;
-        }
         let places: Vec<_> =
             addresses.iter().map(|(scheme, address)| format!("{scheme}={address}")).collect();
-        lifeline.ready(&places).context("the supervisor is gone").map_err(Failure::Runtime)
+        // Before anybody is told which process to kill.
+        lifeline.ready(&places).context("the supervisor is gone").map_err(Failure::Runtime)?;
+        if arguments.again.is_empty() {
+            let process = std::process::id();
+            print(&greeting::development(addresses, config, access_key, Some(process))?)?;
+        }
+        Ok(())
     })
 }
 

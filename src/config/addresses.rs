@@ -111,24 +111,45 @@ mod tests {
 
     #[test]
     fn what_is_no_address_is_told_what_one_looks_like() {
-        for bad in ["", "8080", ":8080", "localhost", "localhost:", "localhost:x", "127.0.0.1:65536", "a b:1", "::1:x"] {
+        for bad in [
+            "",
+            "8080",
+            ":8080",
+            "localhost",
+            "localhost:",
+            "localhost:x",
+            "127.0.0.1:65536",
+            "a b:1",
+            "::1:x",
+        ] {
             let error = listen_address(bad).unwrap_err();
             assert_eq!(error, BadListenAddress::Malformed(bad.to_owned()));
             assert!(error.to_string().contains("127.0.0.1:7080"), "{error}");
         }
         // This ending is kept for names that nobody has.
         let error = listen_address("nowhere.invalid:80").unwrap_err();
-        assert!(matches!(&error, BadListenAddress::UnknownName(name) if name == "nowhere.invalid"), "{error}");
+        assert!(
+            matches!(&error, BadListenAddress::UnknownName(name) if name == "nowhere.invalid"),
+            "{error}"
+        );
     }
 
     #[test]
     fn a_public_url_without_its_scheme_is_told_what_is_missing() {
-        for host in ["chat.example.com", "chat.example.com:8443", "chat.example.com/wps", "localhost:7080", "[::1]:80"] {
+        for host in [
+            "chat.example.com",
+            "chat.example.com:8443",
+            "chat.example.com/wps",
+            "localhost:7080",
+            "[::1]:80",
+        ] {
             let error = public_url(host).unwrap_err();
             assert!(error.to_string().contains(&format!("write https://{host}")), "{error}");
         }
         assert_eq!(public_url("wss://chat.example.com"), Err(BadPublicUrl::OfWebSocket));
-        for bad in ["", "/wps", "ftp://chat.example.com", "user:hidden@chat.example.com", "https://", "two words"] {
+        for bad in
+            ["", "/wps", "ftp://chat.example.com", "user:hidden@chat.example.com", "https://", "two words"]
+        {
             assert_eq!(public_url(bad), Err(BadPublicUrl::Malformed), "{bad}");
             assert!(!public_url(bad).unwrap_err().to_string().contains("hidden"));
         }

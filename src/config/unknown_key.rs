@@ -98,7 +98,10 @@ mod tests {
     #[test]
     fn keys_of_azure_are_told_ours_or_that_none_is_needed() {
         for (text, advice) in [
-            ("[[hubs.\"chat\".event_handlers]]\nurlTemplate = \"http://x/\"", "it is called url_template here"),
+            (
+                "[[hubs.\"chat\".event_handlers]]\nurlTemplate = \"http://x/\"",
+                "it is called url_template here",
+            ),
             (
                 "[[hubs.\"chat\".event_handlers]]\nurl_template = \"http://127.0.0.1:1/\"\nuserEventPattern = \"*\"",
                 "it is called user_event_pattern here",
@@ -109,7 +112,10 @@ mod tests {
             ),
             ("[hubs.\"chat\"]\neventHandlers = []", "it is called event_handlers here"),
             ("[hubs.\"chat\"]\nanonymousConnectPolicy = \"allow\"", "it is called anonymous here"),
-            ("[hubs.\"chat\"]\nwebSocketKeepAliveIntervalInSeconds = 20", "it is called websocket_ping_seconds here"),
+            (
+                "[hubs.\"chat\"]\nwebSocketKeepAliveIntervalInSeconds = 20",
+                "it is called websocket_ping_seconds here",
+            ),
             ("sku = \"Free_F1\"", "no key is needed for it"),
             ("publicNetworkAccess = \"Enabled\"", "listen decides who can reach the gateway"),
         ] {

@@ -150,7 +150,11 @@ mod tests {
     #[test]
     fn an_empty_content_type_of_an_answer_was_refused() {
         for empty in ["", " "] {
-            assert_eq!(reply(empty, b"[1]"), Ok((PayloadKind::Binary, Bytes::from_static(b"[1]"))), "{empty:?}");
+            assert_eq!(
+                reply(empty, b"[1]"),
+                Ok((PayloadKind::Binary, Bytes::from_static(b"[1]"))),
+                "{empty:?}"
+            );
         }
     }
 

@@ -27,7 +27,9 @@ fn is_encoded(headers: &HeaderMap) -> Result<bool, ExchangeError> {
     let mut names = names.filter(|name| !name.is_empty() && !name.eq_ignore_ascii_case(b"identity"));
     match (names.next(), names.next()) {
         (None, _) => Ok(false),
-        (Some(one), None) if one.eq_ignore_ascii_case(b"gzip") || one.eq_ignore_ascii_case(b"x-gzip") => Ok(true),
+        (Some(one), None) if one.eq_ignore_ascii_case(b"gzip") || one.eq_ignore_ascii_case(b"x-gzip") => {
+            Ok(true)
+        }
         _ => Err(ExchangeError::UnknownEncoding),
     }
 }

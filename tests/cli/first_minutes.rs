@@ -27,8 +27,15 @@ fn a_public_url_without_its_scheme_was_called_a_relative_one() {
         let message = refused(&mut oncewire(&["serve", "--access-key", KEY, flag, host]));
         assert!(message.contains(&format!("write https://{host}")), "{message}");
     }
-    let message =
-        refused(&mut oncewire(&["token", "--hub", "chat", "--access-key", KEY, "--endpoint", "localhost:7080"]));
+    let message = refused(&mut oncewire(&[
+        "token",
+        "--hub",
+        "chat",
+        "--access-key",
+        KEY,
+        "--endpoint",
+        "localhost:7080",
+    ]));
     assert!(message.contains("write https://localhost:7080"), "{message}");
 }
 
@@ -66,7 +73,8 @@ fn a_reader_that_had_enough_was_answered_with_an_error() {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let mut command = oncewire_in(directory.path(), arguments);
-        let output = command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+        let output =
+            command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
         let stderr = String::from_utf8(output.stderr).unwrap();
         // What a shell shows of a command that SIGPIPE has ended.
         assert_eq!((output.status.code(), stderr.as_str()), (Some(141), ""));
@@ -93,7 +101,8 @@ fn a_role_that_allows_nothing_was_not_spoken_of() {
 
 #[test]
 fn a_token_was_made_for_a_user_whom_the_gateway_then_refused() {
-    let message = refused(&mut oncewire(&["token", "--hub", "chat", "--access-key", KEY, "--user", "a\r\nb"]));
+    let message =
+        refused(&mut oncewire(&["token", "--hub", "chat", "--access-key", KEY, "--user", "a\r\nb"]));
     assert!(message.contains("control characters"), "{message}");
 }
 
@@ -118,7 +127,10 @@ fn token_did_not_read_the_gateways_own_file() {
     assert!(url.starts_with("wss://127.0.0.1:9443/client/hubs/chat?"), "{url}");
     let other = "another-key-of-the-tests-0123456789abcdef";
     let url = token("", &["--access-key", other, "--endpoint", "http://localhost:9001"]);
-    assert!(verify(url.trim_end(), "localhost:9001", "chat", other, 0).is_ok(), "flags win over the file: {url}");
+    assert!(
+        verify(url.trim_end(), "localhost:9001", "chat", other, 0).is_ok(),
+        "flags win over the file: {url}"
+    );
     let (code, _, stderr) =
         finish(&mut oncewire(&["token", "--hub", "chat", "--config", "/nowhere/oncewire.toml"]));
     assert_eq!((code, stderr.contains("/nowhere/oncewire.toml")), (2, true), "{stderr}");
@@ -140,7 +152,11 @@ fn dev_says_what_plain_http_asks_of_the_javascript_sdk_and_which_process_to_kill
     assert!(line.contains("allowInsecureConnection: true") && line.contains("--tls"), "{line}");
     let kill = running.line_with("kill -9 ");
     let process: u32 = kill.strip_prefix("kill -9 ").unwrap().parse().unwrap();
-    assert_ne!(process, running.child.id(), "it is the process that serves, not the one that starts it again");
+    assert_ne!(
+        process,
+        running.child.id(),
+        "it is the process that serves, not the one that starts it again"
+    );
     let killed = Command::new("kill").args(["-9", &process.to_string()]).status().unwrap();
     assert!(killed.success());
     running.line_with("killed and started again: process ");

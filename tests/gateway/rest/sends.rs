@@ -82,7 +82,8 @@ async fn headers_with_nothing_in_them_were_not_taken_for_headers_that_are_not_th
     let gateway = Gateway::start().await;
     let mut raw = gateway.raw(&Token::bare().group("g")).await;
     // So the server SDK of Java sends bytes.
-    let mut ask = call(&gateway, "POST", ":send").header("content-type", "").header("x-ms-client-request-id", "");
+    let mut ask =
+        call(&gateway, "POST", ":send").header("content-type", "").header("x-ms-client-request-id", "");
     for name in ["repeatability-request-id", "repeatability-first-sent", "repeatability-client-id"] {
         ask = ask.header(name, "");
     }

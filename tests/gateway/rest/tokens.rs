@@ -58,7 +58,9 @@ async fn an_empty_user_is_none_and_mqtt_is_not_implemented() {
 #[tokio::test]
 async fn a_token_was_made_for_more_groups_than_a_session_can_be_in() {
     let gateway = Gateway::with(|config| config.groups_per_session_max = 2).await;
-    for (query, status) in [("group=a&group=b", 200), ("group=a&group=b&group=a", 200), ("group=a&group=b&group=c", 400)] {
+    for (query, status) in
+        [("group=a&group=b", 200), ("group=a&group=b&group=a", 200), ("group=a&group=b&group=c", 400)]
+    {
         assert_eq!(generate(&gateway, query).await.status, status, "{query}");
     }
 }
