@@ -4,12 +4,13 @@
  * that the tests don't know.
  */
 import assert from "node:assert/strict";
-import { spawn } from "node:child_process";
+import { execFile, spawn } from "node:child_process";
 import { chmod, mkdir, mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import net from "node:net";
 import os from "node:os";
 import path from "node:path";
 import readline from "node:readline";
+import { promisify } from "node:util";
 
 import { binary, python, repositoryFile } from "./processes.js";
 import { until, within } from "./waiting.js";
@@ -67,6 +68,12 @@ export class Reader {
     const file = path.join(this.commands, name);
     await writeFile(file, `#!/bin/sh\nset -eu\n${script}\n`);
     await chmod(file, 0o755);
+  }
+
+  /** The same for a command that this machine need not have. */
+  async substitute(name, script) {
+    const isThere = await promisify(execFile)("sh", ["-c", `command -v ${name}`]).catch(() => undefined);
+    if (isThere === undefined) await this.command(name, script);
   }
 
   /** Pastes a block into a file. */

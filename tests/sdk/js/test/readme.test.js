@@ -90,6 +90,8 @@ test("what dev prints to try first goes on when the gateway is killed, and nothi
 
 test("the key that serve is given stays the same from start to start", async (t) => {
   const reader = await Reader.start(t);
+  const random = 'console.log(require("node:crypto").randomBytes(48).toString("base64"))';
+  await reader.substitute("openssl", `exec "${process.execPath}" -e '${random}'`);
   const keys = new Set();
   for (const start of [1, 2]) {
     const serving = reader.run(block("sh", "oncewire serve", "oncewire.key"));
@@ -126,10 +128,7 @@ test("a copy is made while the gateway runs", async (t) => {
 test("clients and servers trust the certificate of dev --tls, and serve takes one of its own", async (t) => {
   const reader = await withPrograms(t);
   const gateway = await dev(reader, " --tls");
-  for (const tool of ["keytool", "curl"]) {
-    // The machine need not have it.
-    await promisify(execFile)("sh", ["-c", `command -v ${tool}`]).catch(() => reader.command(tool, ":"));
-  }
+  for (const tool of ["keytool", "curl"]) await reader.substitute(tool, ":");
   assert.match(gateway.connectionString, /^Endpoint=https:/);
   const trust = block("sh", "NODE_EXTRA_CA_CERTS");
   const env = { CLIENT_URL: gateway.clientUrl, CONNECTION_STRING: gateway.connectionString };
