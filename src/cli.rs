@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use clap::builder::BoolishValueParser;
 use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-use oncewire::config::{AllowedOrigin, Durability, Overrides, Secret, Store};
+use oncewire::config::{AllowedOrigin, Durability, Overrides, Secret, Store, listen_address, public_url};
 use oncewire::telemetry::LogFormat;
 use oncewire_protocol::wire::{HubName, NameError};
 use url::Url;
@@ -42,7 +42,7 @@ const EXAMPLES: &str = "\
 Examples:
   oncewire dev
       Try it: serve on loopback with a fixed key and print a client URL.
-  ONCEWIRE_ACCESS_KEY=\"$(openssl rand -base64 48)\" oncewire serve --listen 0.0.0.0:8080 \\
+  ONCEWIRE_ACCESS_KEY=\"$(openssl rand -base64 48)\" oncewire serve --listen 0.0.0.0:7080 \\
       --public-url https://chat.example.com
       Serve behind a proxy that ends TLS.
   oncewire token --hub chat --user ann --role webpubsub.joinLeaveGroup --role webpubsub.sendToGroup
@@ -162,9 +162,19 @@ Examples:
 /// Arguments of `serve`.
 #[derive(Debug, Args)]
 pub struct Serve {
-    /// Address and port for plain http; port 0 picks a free one [default: 127.0.0.1:8080, none with TLS]
-    #[arg(long, value_name = "ADDRESS:PORT", env = "ONCEWIRE_LISTEN")]
+    /// Address and port for plain http; port 0 picks a free one [default: 127.0.0.1:7080, none with TLS]
+    #[arg(long, value_name = "ADDRESS:PORT", env = "ONCEWIRE_LISTEN", value_parser = listen_address)]
     listen: Option<SocketAddr>,
+
+    /// Address and port for plain http where --listen is not given and TLS is off
+    #[arg(
+        long,
+        value_name = "ADDRESS:PORT",
+        env = "ONCEWIRE_DEFAULT_LISTEN",
+        value_parser = listen_address,
+        hide = true
+    )]
+    default_listen: Option<SocketAddr>,
 
     /// Whether and where https is served.
     #[command(flatten)]
@@ -183,7 +193,13 @@ pub struct Serve {
     storage: Storage,
 
     /// URL under which clients reach this gateway; may be given several times, in the variable with commas
-    #[arg(long = "public-url", value_name = "URL", env = "ONCEWIRE_PUBLIC_URL", value_delimiter = ',')]
+    #[arg(
+        long = "public-url",
+        value_name = "URL",
+        env = "ONCEWIRE_PUBLIC_URL",
+        value_delimiter = ',',
+        value_parser = public_url
+    )]
     public_urls: Vec<Url>,
 
     /// Origin whose pages may connect from a browser, or * for all; may be given several times, in the variable with
@@ -218,6 +234,7 @@ impl Serve {
     pub fn overrides(&self) -> Overrides {
         Overrides {
             listen: self.listen,
+            default_listen: self.default_listen,
             tls_cert: self.tls.tls_cert.clone(),
             tls_key: self.tls.tls_key.clone(),
             tls_self_signed: self.tls.tls_self_signed.then_some(true),
@@ -249,7 +266,7 @@ pub struct Tls {
     tls_self_signed: bool,
 
     /// Address and port for https; port 0 picks a free one [default: 127.0.0.1:8443]
-    #[arg(long, value_name = "ADDRESS:PORT", env = "ONCEWIRE_TLS_LISTEN")]
+    #[arg(long, value_name = "ADDRESS:PORT", env = "ONCEWIRE_TLS_LISTEN", value_parser = listen_address)]
     tls_listen: Option<SocketAddr>,
 }
 
@@ -257,15 +274,32 @@ pub struct Tls {
 #[derive(Debug, Args)]
 pub struct Dev {
     /// Loopback address and port to listen on; port 0 picks a free one
-    #[arg(long, value_name = "ADDRESS:PORT", env = "ONCEWIRE_LISTEN", default_value = "127.0.0.1:8080")]
+    #[arg(
+        long,
+        value_name = "ADDRESS:PORT",
+        env = "ONCEWIRE_LISTEN",
+        default_value = "127.0.0.1:7080",
+        value_parser = listen_address
+    )]
     pub listen: SocketAddr,
 
     /// Serve https too, with a certificate made here, kept in the data directory; clients have to be told to trust it
-    #[arg(long, env = "ONCEWIRE_TLS_SELF_SIGNED", value_parser = BoolishValueParser::new())]
+    #[arg(
+        long,
+        visible_alias = "tls",
+        env = "ONCEWIRE_TLS_SELF_SIGNED",
+        value_parser = BoolishValueParser::new()
+    )]
     pub tls_self_signed: bool,
 
     /// Loopback address and port for https; port 0 picks a free one
-    #[arg(long, value_name = "ADDRESS:PORT", env = "ONCEWIRE_TLS_LISTEN", default_value = "127.0.0.1:8443")]
+    #[arg(
+        long,
+        value_name = "ADDRESS:PORT",
+        env = "ONCEWIRE_TLS_LISTEN",
+        default_value = "127.0.0.1:8443",
+        value_parser = listen_address
+    )]
     pub tls_listen: SocketAddr,
 
     /// Where sessions and messages are kept.
@@ -344,27 +378,25 @@ pub struct Token {
     )]
     pub minutes: u32,
 
-    /// URL under which clients reach the gateway; the first, where the variable lists several
+    /// URL under which clients reach the gateway; the first, where the variable lists several [default: what the
+    /// configuration file says, else http://127.0.0.1:7080]
     #[arg(
         long,
         visible_alias = "public-url",
         value_name = "URL",
         env = "ONCEWIRE_PUBLIC_URL",
         value_delimiter = ',',
-        default_value = "http://127.0.0.1:8080"
+        value_parser = public_url
     )]
-    endpoint: Vec<Url>,
+    pub endpoint: Vec<Url>,
 
     /// Access key of the gateway. A command line is visible to every local user: better use the variable
     #[arg(long, value_name = "KEY", env = "ONCEWIRE_ACCESS_KEY", hide_env_values = true, value_parser = secret)]
     pub access_key: Option<Secret>,
-}
 
-impl Token {
-    /// The URL under which clients reach the gateway.
-    pub fn endpoint(&self) -> Option<&Url> {
-        self.endpoint.first()
-    }
+    /// Configuration file of the gateway, for its key and for where clients reach it
+    #[arg(long, value_name = "FILE", env = "ONCEWIRE_CONFIG")]
+    pub config: Option<PathBuf>,
 }
 
 /// How to log.

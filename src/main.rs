@@ -2,28 +2,27 @@
 
 mod cli;
 mod fold_check;
+mod greeting;
 mod log_command;
 #[cfg(unix)]
 mod supervisor;
+mod token_command;
 
-use std::fmt::Write as _;
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
-use oncewire::auth::{AccessKeyError, AccessKeys, ClientGrant, KeyName};
+use oncewire::auth::{AccessKeyError, AccessKeys, KeyName};
 use oncewire::config::{Config, Overrides, Scheme, Secret};
 use oncewire::edge::TlsError;
 use oncewire::gateway::{Gateway, GatewayError};
-use oncewire::{engine, gateway, telemetry};
-use oncewire_protocol::wire::{GroupName, HubName};
+use oncewire::{gateway, telemetry};
 use tokio::sync::Notify;
-use url::Url;
 
-use crate::cli::{Cli, Command, Dev, Logging, Serve, Token};
+use crate::cli::{Cli, Command, Dev, Logging, Serve};
 
 /// Many small objects that live as long as a session: the system's allocator would use more memory for them.
 #[global_allocator]
@@ -31,8 +30,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// What `dev` serves with. Everybody knows it, so `dev` listens on loopback only.
 const DEVELOPMENT_KEY: &str = "oncewire-development-key-for-loopback-only";
-const DEVELOPMENT_HUB: &str = "chat";
-const DEVELOPMENT_TOKEN_VALIDITY_SECONDS: u64 = 24 * 60 * 60;
+
+/// What a shell shows of a command that SIGPIPE has ended, as it ends most of them when nobody reads on.
+const NO_READER_EXIT_CODE: u8 = 128 + 13;
 
 /// Why the command ends without success.
 enum Failure {
@@ -40,6 +40,8 @@ enum Failure {
     Usage(String),
     /// Something failed while running: exit code 1.
     Runtime(anyhow::Error),
+    /// Nobody reads what is printed any more, which is no news to whoever stopped.
+    NoReader,
     /// The process that served ended with this code, and has said why.
     #[cfg(unix)]
     Served(u8),
@@ -49,13 +51,14 @@ fn main() -> ExitCode {
     let result = match Cli::from_process().command {
         Command::Serve(arguments) => serve(&arguments),
         Command::Dev(arguments) => dev(&arguments),
-        Command::Token(arguments) => token(&arguments),
+        Command::Token(arguments) => token_command::run(&arguments),
         Command::Log(command) => log_command::run(&command),
     };
     let (code, message) = match result {
         Ok(()) => return ExitCode::SUCCESS,
         Err(Failure::Usage(message)) => (2, message),
         Err(Failure::Runtime(error)) => (1, format!("{error:#}")),
+        Err(Failure::NoReader) => return ExitCode::from(NO_READER_EXIT_CODE),
         #[cfg(unix)]
         Err(Failure::Served(code)) => return ExitCode::from(code),
     };
@@ -117,12 +120,15 @@ fn dev_with(mut config: Config, arguments: &Dev, access_key: &Secret) -> Result<
     }
     start_logging(&arguments.log)?;
     run(config, None, true, |addresses, config| {
-        if arguments.again.is_empty() {
-            print(&development_greeting(addresses, config, access_key)?)?;
-        }
         let places: Vec<_> =
             addresses.iter().map(|(scheme, address)| format!("{scheme}={address}")).collect();
-        lifeline.ready(&places).context("the supervisor is gone").map_err(Failure::Runtime)
+        // Before anybody is told which process to kill.
+        lifeline.ready(&places).context("the supervisor is gone").map_err(Failure::Runtime)?;
+        if arguments.again.is_empty() {
+            let process = std::process::id();
+            print(&greeting::development(addresses, config, access_key, Some(process))?)?;
+        }
+        Ok(())
     })
 }
 
@@ -130,30 +136,9 @@ fn dev_with(mut config: Config, arguments: &Dev, access_key: &Secret) -> Result<
 #[cfg(not(unix))]
 fn dev_with(config: Config, arguments: &Dev, access_key: &Secret) -> Result<(), Failure> {
     start_logging(&arguments.log)?;
-    run(config, None, false, |addresses, config| print(&development_greeting(addresses, config, access_key)?))
-}
-
-fn token(arguments: &Token) -> Result<(), Failure> {
-    let access_key = arguments.access_key.clone().ok_or_else(no_access_key)?;
-    let keys = access_keys(&access_key, None)?;
-    HubName::new(&arguments.hub).map_err(|error| Failure::Usage(format!("--hub: {error}")))?;
-    for group in &arguments.groups {
-        GroupName::new(group).map_err(|error| Failure::Usage(format!("--group {group:?}: {error}")))?;
-    }
-    if arguments.roles.iter().any(|role| role.trim().is_empty()) {
-        return Err(Failure::Usage("--role is empty".to_owned()));
-    }
-    let endpoint = arguments.endpoint().ok_or_else(|| Failure::Usage("--endpoint is empty".to_owned()))?;
-    let grant = ClientGrant {
-        endpoint,
-        hub: &arguments.hub,
-        user_id: arguments.user.as_deref(),
-        roles: &arguments.roles,
-        groups: &arguments.groups,
-        validity_seconds: u64::from(arguments.minutes) * 60,
-    };
-    let url = keys.client_url(&grant, engine::wall_clock().unix_seconds()).map_err(usage)?;
-    print(url.as_str())
+    run(config, None, false, |addresses, config| {
+        print(&greeting::development(addresses, config, access_key, None)?)
+    })
 }
 
 /// Binds, and serves until a signal comes; `greet` is called once the gateway takes work. Whoever interrupts it once more
@@ -242,57 +227,13 @@ fn connection_string(endpoint: &str, access_key: &Secret) -> String {
     format!("connection string: Endpoint={endpoint};AccessKey={};Version=1.0;", access_key.expose())
 }
 
-/// The demo page, the connection string, a client URL, and a line that works with nothing but Node: in the clear, where
-/// that is served, since Node does not trust the certificate of https.
-fn development_greeting(
-    addresses: &[(Scheme, SocketAddr)],
-    config: &Config,
-    access_key: &Secret,
-) -> Result<String, Failure> {
-    let endpoint = endpoint(addresses, config)?;
-    let base: Url = endpoint.parse().map_err(runtime_failure)?;
-    let in_the_clear = match addresses.iter().find(|(scheme, _)| *scheme == Scheme::Http) {
-        Some((scheme, local)) => config.endpoint(*scheme, *local).parse().map_err(runtime_failure)?,
-        None => base.clone(),
-    };
-    let url = development_url(&base, access_key)?;
-    let node_url = development_url(&in_the_clear, access_key)?;
-    let mut greeting = format!("demo page: {base}\n{}\n", connection_string(&endpoint, access_key));
-    let _ = write!(
-        greeting,
-        "client URL: {url}\n\n\
-         Try it with Node 20.10 or later, in as many terminals as you like: each line sent reaches all of them.\n\n\
-         node --experimental-websocket -e 'const ws = new WebSocket(\"{node_url}\", \"json.webpubsub.azure.v1\"); \
-         const send = (m) => ws.send(JSON.stringify(m)); \
-         ws.onmessage = (e) => console.log(e.data); \
-         ws.onopen = () => {{ send({{type: \"joinGroup\", group: \"room\", ackId: 1}}); \
-         process.stdin.on(\"data\", (d) => \
-         send({{type: \"sendToGroup\", group: \"room\", dataType: \"text\", data: String(d).trim()}})) }}'\n"
-    );
-    Ok(greeting)
-}
-
-fn development_url(endpoint: &Url, access_key: &Secret) -> Result<Url, Failure> {
-    let roles = ["webpubsub.joinLeaveGroup", "webpubsub.sendToGroup"].map(str::to_owned);
-    let grant = ClientGrant {
-        endpoint,
-        hub: DEVELOPMENT_HUB,
-        user_id: Some("dev"),
-        roles: &roles,
-        groups: &[],
-        validity_seconds: DEVELOPMENT_TOKEN_VALIDITY_SECONDS,
-    };
-    access_keys(access_key, None)?.client_url(&grant, engine::wall_clock().unix_seconds()).map_err(usage)
-}
-
 fn start_logging(log: &Logging) -> Result<(), Failure> {
     telemetry::init(log.format, &log.filter).map_err(usage)
 }
 
 fn no_access_key() -> Failure {
     Failure::Usage(
-        "no access key: set ONCEWIRE_ACCESS_KEY, give --access-key, or (serve) put access_key into the \
-         configuration file; to try things out without one, use oncewire dev"
+        "no access key: set ONCEWIRE_ACCESS_KEY, give --access-key, or put access_key into the configuration file; to try things out without one, use oncewire dev"
             .to_owned(),
     )
 }
@@ -360,7 +301,10 @@ impl Signals {
 }
 
 fn print(text: &str) -> Result<(), Failure> {
-    writeln!(std::io::stdout(), "{text}").context("can't write to standard output").map_err(Failure::Runtime)
+    writeln!(std::io::stdout(), "{text}").map_err(|error| match error.kind() {
+        ErrorKind::BrokenPipe => Failure::NoReader,
+        _ => Failure::Runtime(anyhow::Error::new(error).context("can't write to standard output")),
+    })
 }
 
 fn usage(error: impl std::error::Error) -> Failure {

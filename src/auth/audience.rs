@@ -19,17 +19,15 @@ impl AudienceContext<'_> {
     /// Whether a token for this audience may be used here.
     ///
     /// The audience is the client endpoint, `http(s)://host[:port][/prefix]/client/hubs/{hub}`, on one of the public
-    /// URLs or on the host that the client dialled. Behind a proxy that ends TLS this gateway can't see the scheme
+    /// URLs or on the host that the client dialled; `ws` and `wss` stand for `http` and `https`, as in the URL that the
+    /// client dials. Behind a proxy that ends TLS this gateway can't see the scheme
     /// that was dialled, so with the dialled host both are accepted and the scheme only tells the default port.
     ///
     /// Compared without regard to case, with default ports and percent-encoding normalised; the query, the fragment
     /// and a trailing slash count for nothing. (SDKs differ in all of these: one lower-cases the endpoint, one
     /// drops the default port, and all keep the caller's spelling of the hub.)
     pub(super) fn accepts(&self, audience: &str) -> bool {
-        let Ok(audience) = Url::parse(audience) else { return false };
-        if !is_plain_http(&audience) {
-            return false;
-        }
+        let Some(audience) = in_http(audience) else { return false };
         let Some(path) = segments_of(&audience) else { return false };
         let public = self
             .public_urls
@@ -52,9 +50,16 @@ impl AudienceContext<'_> {
     }
 }
 
-/// Whether the URL is `http` or `https` and carries no user information.
-fn is_plain_http(url: &Url) -> bool {
-    matches!(url.scheme(), "http" | "https") && url.username().is_empty() && url.password().is_none()
+/// The URL with `http` or `https` as its scheme; none if it has another one, or a user.
+fn in_http(audience: &str) -> Option<Url> {
+    let mut url = Url::parse(audience).ok()?;
+    let scheme = match url.scheme() {
+        "http" | "ws" => "http",
+        "https" | "wss" => "https",
+        _ => return None,
+    };
+    url.set_scheme(scheme).ok()?;
+    (url.username().is_empty() && url.password().is_none()).then_some(url)
 }
 
 fn same_origin(a: &Url, b: &Url) -> bool {
@@ -98,10 +103,28 @@ mod tests {
 
     #[test]
     fn other_schemes_are_refused() {
-        for scheme in ["ws", "wss", "ftp", "urn"] {
+        for scheme in ["ftp", "urn", "wsss", "file"] {
             let audience = format!("{scheme}://gw.example/client/hubs/chat");
             assert!(!dialled("gw.example", "chat", &audience), "{audience}");
             assert!(!published("https://gw.example", "chat", &audience), "{audience}");
+        }
+    }
+
+    #[test]
+    fn a_token_for_the_websocket_url_that_its_client_dials_was_refused() {
+        assert!(dialled("127.0.0.1:8080", "chat", "ws://127.0.0.1:8080/client/hubs/chat"));
+        assert!(dialled("gw.example", "chat", "wss://gw.example:443/client/hubs/Chat"));
+        assert!(published("https://gw.example/wps", "chat", "wss://gw.example/wps/client/hubs/chat"));
+        assert!(published("http://gw.example", "chat", "ws://gw.example:80/client/hubs/chat"));
+        for other in [
+            "ws://gw.example/client/hubs/chat",
+            "wss://gw.example/client/hubs/other",
+            "wss://other.example/client/hubs/chat",
+            "wss://gw.example:8443/client/hubs/chat",
+            "wss://u@gw.example/client/hubs/chat",
+            "wss://gw.example/api/hubs/chat",
+        ] {
+            assert!(!published("https://gw.example", "chat", other), "{other}");
         }
     }
 

@@ -2,7 +2,9 @@
 
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Algorithm, Header, Validation};
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::value::RawValue;
 use url::Url;
 
 use super::{AccessKeys, AudienceContext, RestAudience};
@@ -14,8 +16,8 @@ pub const CLOCK_SKEW_SECONDS: u64 = 300;
 /// What a verified client token says about its bearer. Other claims are not kept; [`all_claims`](super::all_claims) has them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClientClaims {
-    /// `sub`, or the long name-identifier claim type when `sub` is absent or empty. Never empty, without control
-    /// characters.
+    /// `sub`, or the long name-identifier claim type when `sub` is absent or empty; a number is taken as its text. Never
+    /// empty, without control characters.
     pub user_id: Option<String>,
     /// `role`, in the token's order, unchecked: what is not a known role has no effect.
     pub roles: Vec<String>,
@@ -75,6 +77,9 @@ pub enum SignError {
     /// The endpoint is not an `http` or `https` URL.
     #[error("the endpoint is not an http or https URL")]
     BadEndpoint,
+    /// The user's name has control characters: this gateway would refuse the token.
+    #[error("the user's name has control characters")]
+    BadUser,
     /// The claims could not be encoded or signed.
     #[error("the access token could not be signed")]
     Failed,
@@ -95,7 +100,7 @@ impl AccessKeys {
         let claims = self.verify_claims(token, |aud| audience.accepts(aud), now_unix_seconds)?;
         let named = |user: &String| !user.is_empty();
         let user_id = claims.sub.filter(named).or(claims.name_identifier.filter(named));
-        if user_id.as_ref().is_some_and(|user| user.contains(char::is_control)) {
+        if user_id.as_deref().is_some_and(is_bad_user) {
             return Err(TokenError::BadUser);
         }
         Ok(ClientClaims {
@@ -108,13 +113,16 @@ impl AccessKeys {
     /// Makes a client token, signed with the primary key.
     ///
     /// # Errors
-    /// When the endpoint is not an `http` or `https` URL.
+    /// When the endpoint is not an `http` or `https` URL, or the user's name has control characters.
     pub fn sign_client_token(
         &self,
         grant: &ClientGrant<'_>,
         now_unix_seconds: u64,
     ) -> Result<String, SignError> {
         let endpoint = grant.client_endpoint()?;
+        if grant.user_id.is_some_and(is_bad_user) {
+            return Err(SignError::BadUser);
+        }
         let claims = SignedClaims {
             aud: endpoint.as_str(),
             iat: now_unix_seconds,
@@ -131,7 +139,7 @@ impl AccessKeys {
     /// `ws(s)://host[:port][/prefix]/client/hubs/{hub}?access_token=…`.
     ///
     /// # Errors
-    /// When the endpoint is not an `http` or `https` URL.
+    /// As for the token.
     pub fn client_url(&self, grant: &ClientGrant<'_>, now_unix_seconds: u64) -> Result<Url, SignError> {
         let token = self.sign_client_token(grant, now_unix_seconds)?;
         let mut url = grant.client_endpoint()?;
@@ -235,12 +243,28 @@ struct ReceivedClaims {
     aud: Option<OneOrMany>,
     exp: Option<f64>,
     nbf: Option<f64>,
+    #[serde(default, deserialize_with = "text_or_number")]
     sub: Option<String>,
+    #[serde(default, deserialize_with = "text_or_number")]
     #[serde(rename = "http://schemas.xmlsoap.org/ws/2005/05/identity/claims/nameidentifier")]
     name_identifier: Option<String>,
     role: Option<OneOrMany>,
     #[serde(rename = "webpubsub.group")]
     group: Option<OneOrMany>,
+}
+
+/// Applications that number their users sign the number; it is taken as it is written.
+fn text_or_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    let Some(claim) = Option::<Box<RawValue>>::deserialize(deserializer)? else { return Ok(None) };
+    let text = claim.get();
+    if text.starts_with(|first: char| first == '-' || first.is_ascii_digit()) {
+        return Ok(Some(text.to_owned()));
+    }
+    serde_json::from_str(text).map_err(|_| D::Error::custom("neither a text nor a number"))
+}
+
+fn is_bad_user(user: &str) -> bool {
+    user.contains(char::is_control)
 }
 
 /// A claim that is a string or an array of strings: a claim given several times is serialised as an array.

@@ -17,12 +17,14 @@ pub enum ConfigError {
         source: io::Error,
     },
     /// The file has a key that doesn't exist.
-    #[error("configuration file, line {line}: unknown key {key}")]
+    #[error("configuration file, line {line}: unknown key {key}{}", hint(.advice))]
     UnknownKey {
         /// The line, from 1.
         line: usize,
         /// The key with its section.
         key: String,
+        /// Which key may be meant.
+        advice: Option<String>,
     },
     /// The file is not TOML, or a key has the wrong type.
     #[error("configuration file, line {line}: {message}")]
@@ -75,6 +77,10 @@ pub enum ConfigError {
         /// What is wrong with its name.
         error: NameError,
     },
+}
+
+fn hint(advice: &Option<String>) -> String {
+    advice.as_ref().map_or_else(String::new, |advice| format!(": {advice}"))
 }
 
 /// What deserves attention without being wrong. Each message names the key.

@@ -10,6 +10,7 @@ use url::Url;
 
 use super::event_handlers;
 use super::hub::HubOverrides;
+use super::unknown_key::advice;
 use super::{AllowedOrigin, Config, ConfigError, ConfigWarning, Durability, Secret, Store};
 
 /// What the command line and the environment say. What is set here wins over the file.
@@ -17,6 +18,8 @@ use super::{AllowedOrigin, Config, ConfigError, ConfigWarning, Durability, Secre
 pub struct Overrides {
     /// See [`Config::listen`].
     pub listen: Option<SocketAddr>,
+    /// See [`Config::default_listen`].
+    pub default_listen: Option<SocketAddr>,
     /// See [`Config::tls_cert`].
     pub tls_cert: Option<PathBuf>,
     /// See [`Config::tls_key`].
@@ -82,6 +85,7 @@ impl Config {
     fn apply(&mut self, overrides: Overrides) {
         let Overrides {
             listen,
+            default_listen,
             tls_cert,
             tls_key,
             tls_self_signed,
@@ -97,6 +101,7 @@ impl Config {
             start_with_damaged_hubs,
         } = overrides;
         self.listen = listen.or(self.listen);
+        self.default_listen = default_listen.unwrap_or(self.default_listen);
         self.tls_cert = tls_cert.or(self.tls_cert.take());
         self.tls_key = tls_key.or(self.tls_key.take());
         self.tls_self_signed = tls_self_signed.unwrap_or(self.tls_self_signed);
@@ -256,7 +261,9 @@ fn refusal(error: &toml::de::Error, key: &str, text: &str) -> ConfigError {
     let line = text.bytes().take(start).filter(|byte| *byte == b'\n').count() + 1;
     let message = error.message();
     if message.starts_with("unknown field") {
-        return ConfigError::UnknownKey { line, key: key.to_owned() };
+        let unknown = key.rsplit('.').next().unwrap_or_default();
+        let advice = advice(unknown, message);
+        return ConfigError::UnknownKey { line, key: key.to_owned(), advice };
     }
     let message = match key {
         "" | "." => message.to_owned(),

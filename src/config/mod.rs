@@ -8,12 +8,14 @@
 //! No error, warning or `Debug` output holds an access key, the query of an event handler's URL or a secret of the
 //! environment.
 
+mod addresses;
 mod error;
 mod event_handlers;
 mod hub;
 mod load;
 mod origin;
 mod secret;
+mod unknown_key;
 mod url_template;
 
 use std::collections::BTreeMap;
@@ -24,6 +26,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use url::Url;
 
+pub use addresses::{BadListenAddress, BadPublicUrl, listen_address, public_url};
 pub use error::{ConfigError, ConfigWarning};
 pub use event_handlers::{BadUserEventPattern, EventFailure, EventHandler, SystemEvent, UserEventPattern};
 pub use hub::{HubOverrides, HubSettings};
@@ -36,10 +39,17 @@ pub use url_template::{BadUrlTemplate, EventUrl, UrlTemplate};
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Address and port for plain http. Default `127.0.0.1:8080`, or none where TLS is on: then plain http is served
-    /// beside it only if this key is set. Port 0 picks a free one. Danger: an address that others can reach carries
+    /// Address and port for plain http; a name such as `localhost` may stand for the address. Default that of
+    /// [`Config::default_listen`], or none where TLS is on: then plain http is served beside it only if this key is set.
+    /// Port 0 picks a free one. Danger: an address that others can reach carries
     /// tokens in the clear unless a proxy in front ends TLS.
+    #[serde(deserialize_with = "addresses::optional_listen")]
     pub listen: Option<SocketAddr>,
+
+    /// Where plain http is served if [`Config::listen`] is not set and TLS is off. Default `127.0.0.1:7080`. It is for images
+    /// and packages, which want another default without asking for plain http beside TLS.
+    #[serde(deserialize_with = "addresses::listen")]
+    pub default_listen: SocketAddr,
 
     /// File with the certificate for TLS in PEM, followed by those between it and the authority's; turns TLS on. No
     /// default. It is read again when it changes, and so is [`Config::tls_key`].
@@ -57,6 +67,7 @@ pub struct Config {
     pub tls_self_signed: bool,
 
     /// Address and port for https. Default `127.0.0.1:8443`; port 0 picks a free one. Of no effect unless TLS is on.
+    #[serde(deserialize_with = "addresses::listen")]
     pub tls_listen: SocketAddr,
 
     /// The access key, at least 32 bytes; no default, and nothing is served without one. Whoever has it may do
@@ -70,6 +81,7 @@ pub struct Config {
     /// which is then honoured in routing, in token audiences and in the printed connection string. Default none: a
     /// token is then good for the host that its client dialled. Behind a proxy that rewrites the `Host` header the
     /// public URL must be set, or every token is refused.
+    #[serde(deserialize_with = "addresses::public_urls")]
     pub public_urls: Vec<Url>,
 
     /// The origins whose pages may use the gateway from a browser, such as `https://app.example.com`; `*` stands for all.
@@ -293,6 +305,7 @@ impl Default for Config {
         const MIB: usize = 1024 * 1024;
         Self {
             listen: None,
+            default_listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 7080)),
             tls_cert: None,
             tls_key: None,
             tls_self_signed: false,
@@ -351,8 +364,7 @@ impl Config {
 
     /// Where plain http is served, if at all.
     pub fn http_address(&self) -> Option<SocketAddr> {
-        let default = (!self.is_tls_on()).then_some(SocketAddr::from((Ipv4Addr::LOCALHOST, 8080)));
-        self.listen.or(default)
+        self.listen.or((!self.is_tls_on()).then_some(self.default_listen))
     }
 
     /// Where https is served, if at all.
@@ -360,12 +372,12 @@ impl Config {
         self.is_tls_on().then_some(self.tls_listen)
     }
 
-    /// The URL under which this gateway is told to clients, given an address that it listens on and what it serves
-    /// there: with a wildcard address the first public URL, or else loopback; otherwise the address itself.
+    /// The URL under which this gateway is told to clients: the first public URL; else, given an address that it listens on
+    /// and what it serves there, that address, with a wildcard address loopback.
     pub fn endpoint(&self, scheme: Scheme, local: SocketAddr) -> String {
         match self.public_urls.first() {
-            Some(url) if local.ip().is_unspecified() => trimmed(url),
-            _ => format!("{scheme}://{}", SocketAddr::new(reachable(local.ip()), local.port())),
+            Some(url) => trimmed(url),
+            None => format!("{scheme}://{}", SocketAddr::new(reachable(local.ip()), local.port())),
         }
     }
 

@@ -14,7 +14,7 @@ fn refusal(text: &str) -> String {
 fn an_empty_file_gives_the_documented_defaults() {
     let config = read("").unwrap();
     assert_eq!(config, Config::default());
-    assert_eq!(config.http_address(), Some("127.0.0.1:8080".parse().unwrap()));
+    assert_eq!(config.http_address(), Some("127.0.0.1:7080".parse().unwrap()));
     assert_eq!(config.https_address(), None);
     assert_eq!(config.access_key, None);
     assert_eq!((config.store, config.data_dir.to_str()), (Store::Disk, Some("data")));
@@ -39,6 +39,7 @@ fn every_key_can_be_set() {
     let config = read(
         r#"
         listen = "0.0.0.0:9000"
+        default_listen = "0.0.0.0:9001"
         tls_cert = "/etc/oncewire/cert.pem"
         tls_key = "/etc/oncewire/key.pem"
         tls_self_signed = false
@@ -96,6 +97,7 @@ fn every_key_can_be_set() {
     .unwrap();
     let expected = Config {
         listen: Some("0.0.0.0:9000".parse().unwrap()),
+        default_listen: "0.0.0.0:9001".parse().unwrap(),
         tls_cert: Some("/etc/oncewire/cert.pem".into()),
         tls_key: Some("/etc/oncewire/key.pem".into()),
         tls_self_signed: false,
@@ -191,6 +193,7 @@ fn overrides_win_over_the_file_and_the_file_over_the_defaults() {
         "#;
     let overrides = Overrides {
         listen: Some("127.0.0.1:2".parse().unwrap()),
+        default_listen: Some("127.0.0.1:5".parse().unwrap()),
         tls_cert: None,
         tls_key: Some("/flag/key.pem".into()),
         tls_self_signed: None,
@@ -229,7 +232,7 @@ fn an_unknown_key_is_refused_by_name_and_line() {
     let message = refusal("[hubs.chat]\nanonymus = true\n");
     assert!(message.contains("hubs.chat") && message.contains("anonymus"), "{message}");
     assert!(
-        matches!(read("[limits]\nx = 1"), Err(ConfigError::UnknownKey { key, line: 1 }) if key == "limits")
+        matches!(read("[limits]\nx = 1"), Err(ConfigError::UnknownKey { key, line: 1, .. }) if key == "limits")
     );
 }
 
@@ -361,6 +364,11 @@ fn with_tls_plain_http_is_served_only_where_it_is_asked_for() {
     let config = read(PAIR).unwrap();
     assert_eq!(config.http_address(), None);
     assert_eq!(config.https_address(), Some("127.0.0.1:8443".parse().unwrap()));
+    // An image that has another default does not ask for it either.
+    let image = read(&format!("{PAIR}default_listen = \"0.0.0.0:7080\"")).unwrap();
+    assert_eq!(image.http_address(), None);
+    let image = read("default_listen = \"localhost:7081\"").unwrap();
+    assert_eq!(image.http_address(), Some("127.0.0.1:7081".parse().unwrap()));
     let both = read(&format!("{PAIR}listen = \"127.0.0.1:8080\"")).unwrap();
     assert_eq!(both.http_address(), Some("127.0.0.1:8080".parse().unwrap()));
     assert_eq!(both.https_address(), config.https_address());
@@ -385,7 +393,7 @@ fn the_endpoint_is_one_that_clients_can_reach() {
     assert_eq!(endpoint(&bare, "0.0.0.0:8080"), "http://127.0.0.1:8080");
     assert_eq!(endpoint(&bare, "[::]:8080"), "http://[::1]:8080");
     assert_eq!(endpoint(&public, "0.0.0.0:8080"), "https://chat.example.com/wps");
-    assert_eq!(endpoint(&public, "127.0.0.1:8080"), "http://127.0.0.1:8080");
+    assert_eq!(endpoint(&public, "127.0.0.1:8080"), "https://chat.example.com/wps");
     let secured = |config: &Config, local: &str| config.endpoint(Scheme::Https, local.parse().unwrap());
     assert_eq!(secured(&bare, "0.0.0.0:8443"), "https://127.0.0.1:8443");
     assert_eq!(secured(&public, "0.0.0.0:8443"), "https://chat.example.com/wps");

@@ -31,6 +31,11 @@ pub enum BadUrlTemplate {
         "it must be an absolute http or https URL without user and fragment, such as http://127.0.0.1:3000/eventhandler"
     )]
     NoUrl,
+    /// The way in that Azure's samples need for a handler on one's own machine.
+    #[error(
+        "no tunnel is needed: the gateway reaches a handler on this machine by itself, such as http://127.0.0.1:3000/eventhandler"
+    )]
+    Tunnel,
     /// A placeholder where none may be.
     #[error("placeholders may stand in path and query, not in the host")]
     InHost,
@@ -60,7 +65,10 @@ impl UrlTemplate {
     /// # Errors
     /// When the text is no template, or names a variable that is not there.
     pub fn parse(text: &str, variable: impl Fn(&str) -> Option<String>) -> Result<Self, BadUrlTemplate> {
-        let (_, behind_scheme) = text.split_once("://").ok_or(BadUrlTemplate::NoUrl)?;
+        let (scheme, behind_scheme) = text.split_once("://").ok_or(BadUrlTemplate::NoUrl)?;
+        if scheme.eq_ignore_ascii_case("tunnel") {
+            return Err(BadUrlTemplate::Tunnel);
+        }
         let host = behind_scheme.split(['/', '?', '#', '\\']).next().unwrap_or_default();
         if host.contains(['{', '}']) {
             return Err(BadUrlTemplate::InHost);

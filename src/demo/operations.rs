@@ -66,6 +66,7 @@ pub(super) async fn negotiate(
 #[serde(rename_all = "camelCase")]
 struct Status {
     boot: String,
+    process: u32,
     store: &'static str,
     durability: &'static str,
     can_restart: bool,
@@ -76,6 +77,7 @@ struct Status {
 pub(super) async fn status(State(demo): State<Arc<Demo>>) -> Response {
     answer(&Status {
         boot: format!("{:032x}", demo.boot.0),
+        process: std::process::id(),
         store: match demo.config.store {
             Store::Disk => "disk",
             Store::Memory => "memory",

@@ -52,7 +52,7 @@ use tokio_util::task::TaskTracker;
 
 pub use faults::{Fault, Faults};
 pub use listener::listen;
-pub use tls::{CertificateError, Tls, TlsError};
+pub use tls::{CertificateError, SELF_SIGNED_CERTIFICATE_FILE, Tls, TlsError};
 
 use crate::auth::{AccessKeys, ReconnectionTokens};
 use crate::config::Config;

@@ -76,14 +76,16 @@ fn metadata(headers: &HeaderMap) -> Result<Metadata, BadAnswer> {
 }
 
 fn payload(headers: &HeaderMap, body: Bytes) -> Result<Payload, BadAnswer> {
-    let Some(value) = headers.get(CONTENT_TYPE) else {
+    // An empty header is none.
+    let value = headers.get(CONTENT_TYPE).filter(|value| !value.as_bytes().trim_ascii().is_empty());
+    let Some(value) = value else {
         return Ok(Payload { kind: PayloadKind::Binary, bytes: body });
     };
     let value = value.to_str().map_err(|_| BadAnswer::ContentType)?;
     let essence = value.split(';').next().unwrap_or_default().trim();
     let is = |name: &str| essence.eq_ignore_ascii_case(name);
     if is("application/json") {
-        return Payload::json(body).ok_or(BadAnswer::Body);
+        return Payload::json(without_mark(body)).ok_or(BadAnswer::Body);
     }
     if is("text/plain") {
         return Payload::text(body).ok_or(BadAnswer::Body);
@@ -95,6 +97,12 @@ fn payload(headers: &HeaderMap, body: Bytes) -> Result<Payload, BadAnswer> {
         return Ok(Payload { kind: PayloadKind::Any, bytes: body });
     }
     Err(BadAnswer::ContentType)
+}
+
+/// JSON without the mark of byte order that some applications begin texts with.
+pub(super) fn without_mark(text: Bytes) -> Bytes {
+    const MARK: &[u8] = "\u{FEFF}".as_bytes();
+    if text.starts_with(MARK) { text.slice(MARK.len()..) } else { text }
 }
 
 #[cfg(test)]
@@ -140,8 +148,27 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_content_type_of_an_answer_was_refused() {
+        for empty in ["", " "] {
+            assert_eq!(
+                reply(empty, b"[1]"),
+                Ok((PayloadKind::Binary, Bytes::from_static(b"[1]"))),
+                "{empty:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_answer_in_json_behind_a_mark_of_byte_order_was_no_json() {
+        let json = reply("application/json", "\u{FEFF}[1]".as_bytes());
+        assert_eq!(json, Ok((PayloadKind::Json, Bytes::from_static(b"[1]"))));
+        let text = reply("text/plain", "\u{FEFF}hi".as_bytes());
+        assert_eq!(text, Ok((PayloadKind::Text, Bytes::from_static("\u{FEFF}hi".as_bytes()))));
+    }
+
+    #[test]
     fn a_body_of_another_type_or_other_than_its_type_is_no_reply() {
-        for other in ["text/html", "application/xml", "", "application/json2", "é"] {
+        for other in ["text/html", "application/xml", "application/json2", "é"] {
             assert_eq!(reply(other, b"{}"), Err(BadAnswer::ContentType), "{other}");
         }
         assert_eq!(reply("application/json", b"{"), Err(BadAnswer::Body));

@@ -69,6 +69,12 @@ pub(super) enum ExchangeError {
     /// The answer is larger than it may be.
     #[error("the answer is larger than {ANSWER_BYTES_MAX} bytes")]
     TooLarge,
+    /// It is encoded in a way that this gateway does not read.
+    #[error("the answer's content encoding is not gzip, or not gzip alone")]
+    UnknownEncoding,
+    /// It can't be decoded.
+    #[error("the answer is not what its content encoding says")]
+    BadEncoding,
 }
 
 /// What a handler answered. The body is there if the status tells of success.

@@ -50,7 +50,7 @@ pub(super) fn body(connecting: &Connecting) -> Result<Bytes, serde_json::Error> 
 
 /// As what the session begins after an answer of success.
 pub(super) fn accepted(connecting: Connecting, answer: &Answer) -> Result<Accepted, BadAnswer> {
-    let wishes = wishes(&answer.body)?;
+    let wishes = wishes(&answer::without_mark(answer.body.clone()))?;
     let state: Option<HandlerState> = answer::state(&answer.headers)?;
     let user_id = match wishes.user_id {
         None => connecting.user_id,
@@ -126,6 +126,13 @@ mod tests {
     fn as_the_token_says() -> Accepted {
         let Connecting { user_id, roles, groups, .. } = connecting();
         Accepted { user_id, roles, groups, subprotocol: None, state: None }
+    }
+
+    #[test]
+    fn an_answer_behind_a_mark_of_byte_order_was_no_json() {
+        let accepted = answered("\u{FEFF}{\"userId\": \"bob\"}").unwrap();
+        assert_eq!(accepted.user_id, Some(UserId::new("bob")));
+        assert_eq!(answered("\u{FEFF}"), Ok(as_the_token_says()));
     }
 
     #[test]

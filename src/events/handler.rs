@@ -17,6 +17,7 @@ use super::EventsError;
 use super::attempts::{attempts, may_change};
 use super::client::{Answer, Clients, ExchangeError, HttpClient};
 use super::cookies::Jars;
+use super::decoding::decoded;
 use super::request::{BadHeader, Event, Sender};
 use super::validation::{Gate, Question};
 use crate::config::{EventHandler, EventUrl, Secret, SystemEvent};
@@ -72,7 +73,13 @@ impl Failure {
     /// Whether no later attempt can bring anything else.
     fn is_final(&self) -> bool {
         match self {
-            Self::BadUrl | Self::Exchange(ExchangeError::TooLarge | ExchangeError::Unsendable(_)) => true,
+            Self::BadUrl
+            | Self::Exchange(
+                ExchangeError::TooLarge
+                | ExchangeError::Unsendable(_)
+                | ExchangeError::UnknownEncoding
+                | ExchangeError::BadEncoding,
+            ) => true,
             Self::NotAllowed | Self::TimedOut(_) | Self::Exchange(ExchangeError::Network(_)) => false,
         }
     }
@@ -216,7 +223,7 @@ impl Handler {
             {
                 return Err(Failure::NotAllowed);
             }
-            Ok(attempts(delays, send).await?)
+            Ok(decoded(attempts(delays, send).await?).await?)
         };
         let answer = tokio::time::timeout(self.timeout, whole)
             .await

@@ -18,6 +18,7 @@
 //! | `connect.rs` | both for `connect` |
 //! | `cookies.rs` | the cookies that handlers give to sessions |
 //! | `client.rs` | connections, TLS, one exchange |
+//! | `decoding.rs` | the content encoding of an answer |
 //! | `reload.rs` | the handlers again when the configuration file changes |
 //!
 //! No log line and no error of this room holds the query of a handler's URL, a token, a payload, a cookie or a state.
@@ -27,6 +28,7 @@ mod attempts;
 mod client;
 mod connect;
 mod cookies;
+mod decoding;
 mod handler;
 mod reload;
 mod request;

@@ -3,8 +3,8 @@
 use std::error::Error;
 
 use axum::body::Body;
-use axum::http::HeaderMap;
 use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, HeaderValue};
 use bytes::Bytes;
 use encoding_rs::{Encoding, UTF_8};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
@@ -20,6 +20,9 @@ use super::{query, route};
 /// Headers that carry metadata begin so; the rest of the name is the key.
 pub(super) const METADATA_PREFIX: &str = "x-webpubsub-metadata-";
 
+/// What a text in UTF-8 may begin with.
+const BYTE_ORDER_MARK: &[u8] = "\u{FEFF}".as_bytes();
+
 /// How a body is to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Media {
@@ -29,15 +32,13 @@ pub(super) enum Media {
 }
 
 impl Media {
-    /// What the content type says; binary without one.
+    /// What the content type says; binary without one. An empty one, as the server SDK of Java sends it, is none.
     pub(super) fn of(headers: &HeaderMap) -> Result<Self, RestError> {
-        let mut values = headers.get_all(CONTENT_TYPE).iter();
-        let (Some(value), None) = (values.next(), values.next()) else {
-            return if headers.contains_key(CONTENT_TYPE) {
-                Err(RestError::unsupported_media_type())
-            } else {
-                Ok(Self::Binary)
-            };
+        let mut values = headers.get_all(CONTENT_TYPE).iter().filter(|value| !is_blank(value));
+        let value = match (values.next(), values.next()) {
+            (None, _) => return Ok(Self::Binary),
+            (Some(value), None) => value,
+            (Some(_), Some(_)) => return Err(RestError::unsupported_media_type()),
         };
         let media = value.to_str().ok().and_then(|text| text.parse::<Mime>().ok());
         let media = media.ok_or_else(RestError::unsupported_media_type)?;
@@ -61,13 +62,24 @@ impl Media {
         match self {
             Self::Binary => Ok(Payload { kind: PayloadKind::Binary, bytes: body }),
             Self::Text(charset) => Payload::text(in_utf8(charset, body)?).ok_or_else(not_text),
-            Self::Json(charset) => Payload::json(in_utf8(charset, body)?).ok_or_else(not_json),
+            Self::Json(charset) => Payload::json(json(charset, body)?).ok_or_else(not_json),
         }
     }
 }
 
 fn not_json() -> RestError {
     RestError::bad_request("Request", "The request body is not a valid JSON.")
+}
+
+/// Whether a header says nothing.
+pub(super) fn is_blank(value: &HeaderValue) -> bool {
+    value.as_bytes().trim_ascii().is_empty()
+}
+
+/// JSON as a message can hold it: without the mark of byte order that some applications begin texts with.
+fn json(charset: &'static Encoding, body: Bytes) -> Result<Bytes, RestError> {
+    let text = in_utf8(charset, body)?;
+    Ok(if text.starts_with(BYTE_ORDER_MARK) { text.slice(BYTE_ORDER_MARK.len()..) } else { text })
 }
 
 fn in_utf8(charset: &'static Encoding, body: Bytes) -> Result<Bytes, RestError> {
@@ -129,7 +141,7 @@ impl Bulk {
     /// Reads the body of a bulk operation. It has to be called JSON.
     pub(super) fn read(media: Media, body: Bytes) -> Result<Self, RestError> {
         let Media::Json(charset) = media else { return Err(RestError::unsupported_media_type()) };
-        let body = in_utf8(charset, body)?;
+        let body = json(charset, body)?;
         serde_json::from_slice::<IgnoredAny>(&body).map_err(|_| not_json())?;
         let BulkBody { groups, filter } = serde_json::from_slice(&body).map_err(|_| {
             let message =
@@ -147,8 +159,6 @@ impl Bulk {
 
 #[cfg(test)]
 mod tests {
-    use axum::http::HeaderValue;
-
     use super::*;
 
     fn media(content_type: &str) -> Result<Media, u16> {
@@ -168,11 +178,43 @@ mod tests {
             ("text/html", Err(415)),
             ("application/x-protobuf", Err(415)),
             ("text", Err(415)),
-            ("", Err(415)),
             ("text/plain; charset=nonsense", Err(415)),
         ] {
             assert_eq!(media(content_type), expected, "{content_type}");
         }
+    }
+
+    #[test]
+    fn an_empty_content_type_was_refused() {
+        for empty in ["", " ", "\t "] {
+            assert_eq!(media(empty), Ok(Media::Binary), "{empty:?}");
+        }
+        let values = ["", "text/plain"].map(|value| (CONTENT_TYPE, HeaderValue::from_static(value)));
+        let mut headers = HeaderMap::new();
+        for (name, value) in values {
+            headers.append(name, value);
+        }
+        assert_eq!(Media::of(&headers).unwrap(), Media::Text(UTF_8));
+        headers.append(CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+        assert_eq!(Media::of(&headers).unwrap_err().status.as_u16(), 415);
+    }
+
+    #[test]
+    fn json_behind_a_mark_of_byte_order_was_no_json() {
+        let payload = |charset, body: &'static [u8]| {
+            let payload = Media::Json(charset).payload(Bytes::from_static(body));
+            payload.map(|payload| payload.bytes.to_vec()).map_err(|error| error.status.as_u16())
+        };
+        assert_eq!(payload(UTF_8, b"\xEF\xBB\xBF{\"n\": 1.0}"), Ok(b"{\"n\": 1.0}".to_vec()));
+        assert_eq!(payload(encoding_rs::UTF_16LE, b"\xFF\xFE1\0"), Ok(b"1".to_vec()));
+        for bad in [&b"\xEF\xBB\xBF"[..], b"\xEF\xBB\xBF\xEF\xBB\xBF1", b"1\xEF\xBB\xBF", b"\xEF\xBB1"] {
+            assert_eq!(payload(UTF_8, bad), Err(400), "{bad:?}");
+        }
+        let bulk = "\u{FEFF}{\"groups\":[\"g\"]}".as_bytes();
+        assert_eq!(Bulk::read(Media::Json(UTF_8), Bytes::from_static(bulk)).unwrap().groups.len(), 1);
+        // A text is sent as it is.
+        let text = Media::Text(UTF_8).payload(Bytes::from_static("\u{FEFF}hi".as_bytes())).unwrap();
+        assert_eq!(text.bytes, "\u{FEFF}hi");
     }
 
     #[test]

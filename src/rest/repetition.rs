@@ -25,7 +25,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
 use oncewire_protocol::log::{RequestKey, RequestName, RequestParts};
 
-use super::body::METADATA_PREFIX;
+use super::body::{METADATA_PREFIX, is_blank};
 use super::error::RestError;
 use super::operations::Request;
 use super::route::Kind;
@@ -60,7 +60,8 @@ impl Repeatable {
     /// Reads the headers, if they are there. The window is the hub's; `now` is that of the wall clock, in seconds since
     /// 1970-01-01 UTC, as the application's is.
     pub(super) fn of(headers: &HeaderMap, window_seconds: u64, now: u64) -> Result<Option<Self>, RestError> {
-        if ![REPEATABLE_ID, REPEATABLE_CLIENT_ID, FIRST_SENT].iter().any(|name| headers.contains_key(*name)) {
+        let says = |name: &str| headers.get_all(name).iter().any(|value| !is_blank(value));
+        if ![REPEATABLE_ID, REPEATABLE_CLIENT_ID, FIRST_SENT].iter().any(|name| says(name)) {
             return Ok(None);
         }
         let id = one(headers, REPEATABLE_ID)?.ok_or_else(|| malformed(REPEATABLE_ID))?;
@@ -79,15 +80,15 @@ impl Repeatable {
     }
 }
 
-/// The value of a header that may stand once.
+/// The value of a header that may stand once; an empty one is none.
 fn one<'a>(headers: &'a HeaderMap, name: &'static str) -> Result<Option<&'a str>, RestError> {
-    let mut values = headers.get_all(name).iter();
+    let mut values = headers.get_all(name).iter().filter(|value| !is_blank(value));
     let value = match (values.next(), values.next()) {
         (None, _) => return Ok(None),
         (Some(value), None) => value.to_str().ok(),
         (Some(_), Some(_)) => None,
     };
-    let value = value.filter(|value| !value.is_empty() && value.len() <= REQUEST_ID_BYTES_MAX);
+    let value = value.filter(|value| value.len() <= REQUEST_ID_BYTES_MAX);
     value.map(Some).ok_or_else(|| malformed(name))
 }
 
@@ -139,7 +140,7 @@ pub(super) fn key(
         Idempotency::All => true,
         Idempotency::Off => false,
     };
-    let Some(id) = head.headers.get(CLIENT_REQUEST_ID).filter(|id| is_meant && !id.is_empty()) else {
+    let Some(id) = head.headers.get(CLIENT_REQUEST_ID).filter(|id| is_meant && !is_blank(id)) else {
         return Ok(None);
     };
     let id = id.to_str().ok().filter(|id| id.len() <= REQUEST_ID_BYTES_MAX).ok_or_else(|| {
@@ -160,7 +161,9 @@ pub(super) fn key(
 fn telling_headers(headers: &HeaderMap) -> Vec<(&str, &[u8])> {
     let tells =
         |name: &str| name == CONTENT_TYPE.as_str() || name == FIRST_SENT || name.starts_with(METADATA_PREFIX);
-    let telling = headers.iter().filter(|(name, _)| tells(name.as_str()));
+    // An empty content type is none; an empty value of metadata is one.
+    let is_there = |name: &HeaderName, value: &HeaderValue| name != CONTENT_TYPE || !is_blank(value);
+    let telling = headers.iter().filter(|(name, value)| tells(name.as_str()) && is_there(name, value));
     let mut telling: Vec<_> = telling.map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
     telling.sort_by_key(|(name, _)| *name);
     telling

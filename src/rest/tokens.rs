@@ -8,7 +8,7 @@ use super::Rest;
 use super::error::RestError;
 use super::operations::Request;
 use super::route;
-use crate::auth::ClientGrant;
+use crate::auth::{ClientGrant, SignError};
 use crate::engine;
 
 /// How long a token is good for when nothing is said, in minutes.
@@ -33,8 +33,9 @@ pub(super) fn generate(rest: &Rest, request: &Request) -> Result<Response, RestE
     let minutes = query.number("minutesToExpire", 1..=i32::MAX as u32)?.unwrap_or(MINUTES);
     let roles: Vec<String> = query.all("role").map(str::to_owned).collect();
     let groups: Vec<String> = query.all("group").map(str::to_owned).collect();
-    for group in &groups {
-        route::group_name("group", group)?;
+    let named = groups.iter().map(|group| route::group_name("group", group));
+    if !rest.engine.takes_groups(&named.collect::<Result<Vec<_>, _>>()?) {
+        return Err(RestError::bad_request("group", "A session can't be in so many groups."));
     }
     let grant = ClientGrant {
         endpoint: &rest.base_url(head)?,
@@ -48,6 +49,9 @@ pub(super) fn generate(rest: &Rest, request: &Request) -> Result<Response, RestE
     let issued_at =
         repeatable.as_ref().map_or_else(|| engine::wall_clock().unix_seconds(), |first| first.first_sent);
     let token = rest.access_keys.sign_client_token(&grant, issued_at);
-    let token = token.map_err(|_| RestError::unavailable())?;
+    let token = token.map_err(|error| match error {
+        SignError::BadUser => RestError::bad_request("userId", "The user id has control characters."),
+        SignError::BadEndpoint | SignError::Failed => RestError::unavailable(),
+    })?;
     Ok(Json(Generated { token }).into_response())
 }

@@ -166,12 +166,20 @@ pub enum CheckpointChange {
 
 /// Why a store did not do what it was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{cause} ({certainty:?} failure)")]
+#[error("{cause}{}", doubt(.certainty))]
 pub struct StoreError {
     /// Whether it may have happened all the same.
     pub certainty: Certainty,
     /// What went wrong.
     pub cause: StoreErrorCause,
+}
+
+/// A failure that changed nothing needs no word of it.
+fn doubt(certainty: &Certainty) -> &'static str {
+    match certainty {
+        Certainty::Definite => "",
+        Certainty::Indefinite => " (it may have been done all the same)",
+    }
 }
 
 impl StoreError {
@@ -227,6 +235,9 @@ pub enum StoreErrorCause {
         /// The data directory.
         directory: String,
     },
+    /// There is nothing that could be looked at.
+    #[error("there is no data directory {0}: it is what --data-dir of a gateway names")]
+    NoDirectory(String),
     /// A copy that was not finished.
     #[error("{0} is a copy that was not finished: it can't be used. Remove it, and make it again")]
     UnfinishedCopy(String),

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod event_handlers;
+mod first_minutes;
 mod log;
 mod tls;
 
@@ -316,7 +317,7 @@ fn variables_that_are_set_to_nothing_count_as_not_set() {
             .env("ONCEWIRE_PUBLIC_URL", ""),
     );
     assert_eq!(code, 0);
-    assert!(token.starts_with("ws://127.0.0.1:8080/client/hubs/chat?"), "{token}");
+    assert!(token.starts_with("ws://127.0.0.1:7080/client/hubs/chat?"), "{token}");
     refused(oncewire(&["token", "--hub", "chat"]).env("ONCEWIRE_ACCESS_KEY", ""));
 }
 
@@ -448,8 +449,8 @@ fn token_takes_key_and_public_url_from_the_environment() {
     let (code, stdout, _) = finish(command.env("ONCEWIRE_ACCESS_KEY", KEY));
     assert_eq!(code, 0);
     let url = stdout.trim_end();
-    assert!(url.starts_with("ws://127.0.0.1:8080/client/hubs/chat?access_token="), "{url}");
-    assert_eq!(verify(url, "127.0.0.1:8080", "chat", KEY, 0), Ok(ClientClaims::default()));
+    assert!(url.starts_with("ws://127.0.0.1:7080/client/hubs/chat?access_token="), "{url}");
+    assert_eq!(verify(url, "127.0.0.1:7080", "chat", KEY, 0), Ok(ClientClaims::default()));
 
     let (_, stdout, _) = finish(command.env("ONCEWIRE_PUBLIC_URL", "https://a.example/x,https://b.example"));
     assert!(stdout.starts_with("wss://a.example/x/client/hubs/chat?"), "{stdout}");

@@ -12,7 +12,7 @@ const HUB = "chat";
 const PORT = Number(process.env.PORT ?? 3000);
 const CONNECTION_STRING =
   process.env.ONCEWIRE_CONNECTION_STRING ??
-  "Endpoint=http://127.0.0.1:8080;AccessKey=the-key-of-this-example-which-everybody-knows;Version=1.0;";
+  "Endpoint=http://127.0.0.1:7080;AccessKey=the-key-of-this-example-which-everybody-knows;Version=1.0;";
 
 /** Of people and of rooms. */
 const NAME = /^[a-z]{2,20}$/;

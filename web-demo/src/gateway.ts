@@ -12,6 +12,8 @@ export interface Negotiated {
 export interface GatewayStatus {
   /** Differs after each start of the process. */
   boot: string;
+  /** The process id, as the log has it. */
+  process: number;
   store: "disk" | "memory";
   durability: "sync" | "os" | "memory";
   canRestart: boolean;

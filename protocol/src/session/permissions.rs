@@ -59,6 +59,13 @@ impl Permissions {
         permissions
     }
 
+    /// Whether a role grants anything.
+    pub fn is_role(role: &str) -> bool {
+        let Self { join_leave, send } = Self::from_roles(&[role.to_owned()]);
+        let grants = |rules: &Rules| rules.all || !rules.patterns.is_empty() || !rules.literals.is_empty();
+        grants(&join_leave) || grants(&send)
+    }
+
     /// The rules of one permission as a checkpoint keeps them.
     pub fn to_checkpoint(&self, permission: Permission) -> RulesCheckpoint {
         let rules = self.rules(permission);

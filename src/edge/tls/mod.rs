@@ -27,6 +27,7 @@ use url::Url;
 
 pub use certificate::CertificateError;
 use reload::{Files, Pair, Shown, Watch};
+pub use self_signed::CERTIFICATE_FILE as SELF_SIGNED_CERTIFICATE_FILE;
 
 /// What each connection speaks inside TLS: an upgrade to WebSocket is one of HTTP/1.1.
 const ALPN_HTTP_1_1: &[u8] = b"http/1.1";

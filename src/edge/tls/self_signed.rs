@@ -17,8 +17,8 @@ use super::certificate::{self, Contents};
 
 /// The certificate and its key, for the gateway alone.
 const PAIR_FILE: &str = "self-signed.pem";
-/// A copy of the certificate, for clients to trust.
-const CERTIFICATE_FILE: &str = "self-signed-certificate.pem";
+/// A copy of the certificate in the data directory, for clients to trust.
+pub const CERTIFICATE_FILE: &str = "self-signed-certificate.pem";
 /// What is being written, until it is whole.
 const UNFINISHED_SUFFIX: &str = ".unfinished";
 

@@ -41,6 +41,24 @@ async fn a_payload_of_each_kind_goes_out_and_comes_back() {
 }
 
 #[tokio::test]
+async fn an_answer_in_an_encoding_that_is_not_read_was_passed_on_and_its_event_is_not_sent_again() {
+    let application = Application::start(|_| {
+        Response::builder().header("content-encoding", "br").body(Body::from("compressed")).unwrap()
+    })
+    .await;
+    let handlers = application.handlers("retry_after_seconds = [0, 0]");
+    assert_eq!(handlers.user_event(&hub(), user_event("c", "hi")).await, Err(EventError::Failed));
+    assert_eq!(application.events().len(), 1);
+    // One with nothing in it has no encoding.
+    let application = Application::start(|_| {
+        Response::builder().status(204).header("content-encoding", "br").body(Body::empty()).unwrap()
+    })
+    .await;
+    let handlers = application.handlers("");
+    assert_eq!(handlers.user_event(&hub(), user_event("c", "hi")).await, Ok(Handled::default()));
+}
+
+#[tokio::test]
 async fn a_request_has_what_the_reference_says_and_the_url_of_the_template() {
     let application = Application::start(|_| status(204)).await;
     // Cargo sets the variable for its tests.

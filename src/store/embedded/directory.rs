@@ -69,8 +69,15 @@ impl DataDirectory {
 
     /// Takes a directory that is there to read in it, while nobody writes.
     pub(super) fn open_read_only(path: &Path, disk: Arc<dyn Disk>) -> Result<Self, StoreError> {
-        let file = File::open(path.join(LOCK_FILE));
-        let lock = lock(path, file.map_err(|error| definite(io_cause(&path.join(LOCK_FILE), &error)))?)?;
+        let lock_path = path.join(LOCK_FILE);
+        let file = File::open(&lock_path).map_err(|error| match error.kind() {
+            // Each start makes the file first of all.
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+                definite(StoreErrorCause::NoDirectory(path.display().to_string()))
+            }
+            _ => definite(io_cause(&lock_path, &error)),
+        })?;
+        let lock = lock(path, file)?;
         let directory = Self { path: path.to_owned(), disk, lock };
         directory.check_format(false)?;
         Ok(directory)

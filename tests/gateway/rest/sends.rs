@@ -78,6 +78,43 @@ async fn each_kind_of_client_gets_each_kind_of_data() {
 }
 
 #[tokio::test]
+async fn headers_with_nothing_in_them_were_not_taken_for_headers_that_are_not_there() {
+    let gateway = Gateway::start().await;
+    let mut raw = gateway.raw(&Token::bare().group("g")).await;
+    // So the server SDK of Java sends bytes.
+    let mut ask =
+        call(&gateway, "POST", ":send").header("content-type", "").header("x-ms-client-request-id", "");
+    for name in ["repeatability-request-id", "repeatability-first-sent", "repeatability-client-id"] {
+        ask = ask.header(name, "");
+    }
+    for _ in 0..2 {
+        let answer = ask.clone().body("\u{1}\u{2}").send().await;
+        assert_eq!(answer.status, 202);
+        raw.expect_bare(Bare::binary(&[1, 2])).await;
+    }
+    // With or without an empty one, it is the same request.
+    let ask = || call(&gateway, "POST", ":send").header("x-ms-client-request-id", "1").body("m");
+    assert_eq!(ask().header("content-type", "").send().await.status, 202);
+    assert_eq!(ask().send().await.header("x-oncewire-duplicate"), "true");
+    raw.expect_bare(Bare::binary(b"m")).await;
+    raw.expect_quiet().await;
+}
+
+#[tokio::test]
+async fn json_behind_a_mark_of_byte_order_was_refused() {
+    let gateway = Gateway::start().await;
+    let mut raw = gateway.raw(&Token::bare().group("g")).await;
+    let json = |path, body: &'static str| {
+        call(&gateway, "POST", path).header("content-type", "application/json").body(body)
+    };
+    assert_eq!(json(":send", "\u{FEFF}{\"n\": 1.0}").send().await.status, 202);
+    raw.expect_bare(Bare::text("{\"n\": 1.0}")).await;
+    assert_eq!(json(":addToGroups", "\u{FEFF}{\"groups\": [\"h\"]}").send().await.status, 200);
+    expect(&gateway, "HEAD", "groups/h", 200).await;
+    assert_eq!(json(":send", "\u{FEFF}").send().await.status, 400);
+}
+
+#[tokio::test]
 async fn empty_text_and_binary_are_legal_and_empty_json_is_not() {
     let gateway = Gateway::start().await;
     let mut raw = gateway.raw(&Token::bare().group("g")).await;

@@ -41,12 +41,26 @@ async fn an_empty_user_is_none_and_mqtt_is_not_implemented() {
         ("clientType=SocketIO", 400),
         ("clientType=", 400),
         ("group=%20", 400),
+        // The gateway would refuse these tokens.
+        ("userId=a%0Db", 400),
+        ("userId=%00", 400),
+        ("userId=a%C2%85", 400),
         ("minutesToExpire=0", 400),
         ("minutesToExpire=-1", 400),
         ("minutesToExpire=2147483648", 400),
         ("minutesToExpire=x", 400),
         ("minutesToExpire=1.5", 400),
     ] {
+        assert_eq!(generate(&gateway, query).await.status, status, "{query}");
+    }
+}
+
+#[tokio::test]
+async fn a_token_was_made_for_more_groups_than_a_session_can_be_in() {
+    let gateway = Gateway::with(|config| config.groups_per_session_max = 2).await;
+    for (query, status) in
+        [("group=a&group=b", 200), ("group=a&group=b&group=a", 200), ("group=a&group=b&group=c", 400)]
+    {
         assert_eq!(generate(&gateway, query).await.status, status, "{query}");
     }
 }

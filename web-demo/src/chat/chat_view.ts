@@ -2,10 +2,13 @@
  * The chat as it looks: a name, a room, what was said, and a tick for each step of a message.
  */
 import { h, setText } from "../dom.js";
+import { TabOwnership } from "../protobuf-client/tab_ownership.js";
 import { Room, type Saying } from "./room.js";
 import { NAME_CHARACTERS_MAX, TEXT_CHARACTERS_MAX } from "./wire.js";
 
 const USER_KEY = "oncewire/chat-user";
+/** The room that the tab is in. */
+const ROOM_KEY = "oncewire/chat-room";
 const NAMES = ["Ada", "Grace", "Edsger", "Barbara", "Leslie", "Radia", "Ken", "Lynn"];
 
 export class ChatView {
@@ -19,11 +22,15 @@ export class ChatView {
   readonly #send = h("button", { type: "submit", class: "primary", disabled: true }, "Send");
   readonly #state = h("p", { class: "room-state", role: "status" });
   readonly #items = new Map<string, HTMLElement>();
+  /** Of the name. */
+  readonly #ownership = new TabOwnership(navigator.locks);
   #current: Room | undefined;
 
   constructor() {
-    this.#user.value = sessionStorage.getItem(USER_KEY) ?? (NAMES[Math.floor(Math.random() * NAMES.length)] as string);
-    this.#room.value = "lobby";
+    const kept = { user: sessionStorage.getItem(USER_KEY), room: sessionStorage.getItem(ROOM_KEY) };
+    const names = shuffled(NAMES);
+    this.#user.value = kept.user ?? names[0] ?? "";
+    this.#room.value = kept.room ?? "lobby";
     const rooms = h("datalist", { id: "chat-rooms" }, ...["lobby", "kitchen", "workshop"].map((value) => h("option", { value })));
     const enter = h(
       "form",
@@ -61,16 +68,37 @@ export class ChatView {
       h("section", { class: "panel talk", "aria-label": "Room" }, this.#state, this.#log, say, tickLegend()),
     );
     this.#tellState("Enter a room to talk.");
+    void this.#comeBack(kept.user === null ? names : [kept.user, ...names], kept.room !== null);
   }
 
   show(): void {
     this.#scroll();
   }
 
+  /** Takes a name that no other tab has, a duplicate of this one included, and goes back to the room after a reload. */
+  async #comeBack(names: string[], wasInRoom: boolean): Promise<void> {
+    const proposed = this.#user.value;
+    const name = await this.#freeName(names);
+    // Somebody who types is faster.
+    if (this.#user.value === proposed) this.#user.value = name;
+    if (wasInRoom && this.#current === undefined) await this.#enter();
+  }
+
+  /** The first that no other tab has, which is this tab's as long as its page lives. */
+  async #freeName(names: string[]): Promise<string> {
+    const [first] = names;
+    if (!("locks" in navigator)) return first ?? "";
+    for (const name of names) {
+      if (await this.#ownership.claim(`of the chat, as ${name}`)) return name;
+    }
+    return `${first} ${Math.ceil(Math.random() * 1_000)}`;
+  }
+
   async #enter(): Promise<void> {
     const [user, name] = [this.#user.value.trim(), this.#room.value.trim()];
     if (user === "" || name === "") return;
     sessionStorage.setItem(USER_KEY, user);
+    sessionStorage.setItem(ROOM_KEY, name);
     this.#current?.leave();
     this.#items.clear();
     this.#list.replaceChildren();
@@ -124,6 +152,10 @@ export class ChatView {
     setText(this.#state, text);
     this.#state.dataset.open = String(isOpen);
   }
+}
+
+function shuffled(names: readonly string[]): string[] {
+  return names.map((name) => ({ name, at: Math.random() })).sort((a, b) => a.at - b.at).map(({ name }) => name);
 }
 
 type Step = "waiting" | "sent" | "acknowledged" | "received";

@@ -142,7 +142,7 @@ export class LabView {
       status.store === "memory"
         ? "keeps sessions in memory: a kill ends them"
         : `keeps sessions on disk (durability ${status.durability})`;
-    setText(this.#gateway, `Gateway ${status.version}, process ${status.boot.slice(0, 8)}, ${keeps}. Group ${this.#lab.group}.`);
+    setText(this.#gateway, `Gateway ${status.version}, process ${status.process}, ${keeps}. Group ${this.#lab.group}.`);
     this.#gateway.dataset.boot = status.boot;
   }
 

@@ -153,8 +153,6 @@ export interface Earlier {
 
 export class Publisher extends Participant {
   readonly role = "publisher";
-  /** Handed to a socket for the first time. */
-  sent = 0;
   /** Handed to a socket again, under the same ack id. */
   sentAgain = 0;
   /** Requests that the gateway had executed before, and said so. */
@@ -169,6 +167,8 @@ export class Publisher extends Participant {
   #ackWaiters: { number: number; resolve: () => void; reject: (error: unknown) => void }[] = [];
   /** Handed to a socket of this page and not answered, by number. */
   readonly #carried = new Set<number>();
+  /** Under way, and not handed to a socket of this page yet. */
+  readonly #uncarried = new Set<number>();
   #rejected: number[] = [];
   #earlier: Promise<boolean>[] = [];
   #earlierAcked: number[] = [];
@@ -191,6 +191,11 @@ export class Publisher extends Participant {
 
   get nextNumber(): number {
     return this.#state.nextNumber;
+  }
+
+  /** Handed to a socket, of this page or of an earlier one, each once. */
+  get sent(): number {
+    return this.#state.nextNumber - 1 - this.#uncarried.size;
   }
 
   get acked(): number {
@@ -234,6 +239,7 @@ export class Publisher extends Participant {
       this.#state.nextNumber = Math.max(this.#state.nextNumber, message.number + 1);
       this.ackedUpTo = Math.min(this.ackedUpTo, message.number - 1);
       this.#underWay++;
+      if (!this.#carried.has(message.number)) this.#uncarried.add(message.number);
       const isAcked = this.#settle(message.number, settled);
       this.#earlier.push(isAcked);
       void isAcked.then((acked) => acked && this.#earlierAcked.push(message.number));
@@ -257,9 +263,12 @@ export class Publisher extends Participant {
 
   override count(event: TraceEvent): void {
     if (event.kind === "publish") {
-      event.again ? this.sentAgain++ : this.sent++;
+      if (event.again) this.sentAgain++;
       const number = asNumbered(event.content)?.number;
-      if (number !== undefined) this.#carried.add(number);
+      if (number !== undefined) {
+        this.#carried.add(number);
+        this.#uncarried.delete(number);
+      }
     }
     if (event.kind === "ack" && event.outcome === "duplicate") this.answeredDuplicate++;
   }
@@ -270,6 +279,7 @@ export class Publisher extends Participant {
       this.#underWay++;
       const number = this.#state.nextNumber++;
       const message: Numbered = { publisher: this.#state.id, number };
+      this.#uncarried.add(number);
       void this.#settle(number, this.link.publish(this.#group, message));
     }
   }
@@ -285,6 +295,7 @@ export class Publisher extends Participant {
     }
     this.#underWay--;
     this.#carried.delete(number);
+    this.#uncarried.delete(number);
     if (isAcked) this.ackedUpTo = Math.max(this.ackedUpTo, number);
     this.#ackWaiters = this.#ackWaiters.filter((waiter) => {
       if (waiter.number <= this.ackedUpTo) waiter.resolve();
