@@ -1,5 +1,6 @@
 //! Carries out what the handshake decided: asks the engine, answers, and hands the socket over.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,9 +22,11 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 use super::admission::{Attached, Newcomer};
 use super::handshake::{Handshake, Purpose, Recover, Refusal, Selected, decide};
-use super::listener::Pending;
+use super::listener::{Peer, Pending};
+use super::refusals::Asked;
 use super::{Edge, Shared, socket, tls};
 use crate::engine;
+use crate::telemetry::RecoveryRefusal;
 
 /// `/client/hubs/{hub}`
 pub(super) async fn hub_in_path(
@@ -52,10 +55,19 @@ enum Outcome {
 }
 
 async fn respond(shared: Arc<Shared>, path_hub: Option<&str>, request: Request) -> Response {
-    upgrade(shared, path_hub, request).await.unwrap_or_else(Refusal::into_response)
+    let asked = Asked::of(&request, path_hub);
+    upgrade(Arc::clone(&shared), path_hub, request, &asked).await.unwrap_or_else(|refusal| {
+        shared.refusals.tell(refusal, &asked);
+        refusal.into_response()
+    })
 }
 
-async fn upgrade(shared: Arc<Shared>, path_hub: Option<&str>, request: Request) -> Result<Response, Refusal> {
+async fn upgrade(
+    shared: Arc<Shared>,
+    path_hub: Option<&str>,
+    request: Request,
+    asked: &Asked,
+) -> Result<Response, Refusal> {
     let Edge { config, access_keys, .. } = &shared.edge;
     let limit = Duration::from_secs(config.handshake_timeout_seconds);
     let mut deadline = Instant::now() + limit;
@@ -77,14 +89,18 @@ async fn upgrade(shared: Arc<Shared>, path_hub: Option<&str>, request: Request) 
             Outcome::Attached(Box::new(attached))
         }
         Purpose::Recover(recover) => {
-            match by(deadline, recover_session(&shared, recover, selected.clone())).await? {
+            match by(deadline, recover_session(&shared, recover, selected.clone(), asked)).await? {
                 Some(attached) => Outcome::Attached(Box::new(attached)),
                 None => Outcome::RecoveryRefused,
             }
         }
-        Purpose::Unrecoverable => Outcome::RecoveryRefused,
+        Purpose::Unrecoverable => {
+            shared.refusals.tell_recovery(RecoveryRefusal::Malformed, None, asked);
+            Outcome::RecoveryRefused
+        }
     };
-    let task = hand_over(Arc::clone(&shared), on_upgrade, deadline, pending, outcome);
+    let peer = parts.extensions.get().map(|Peer(peer)| *peer);
+    let task = hand_over(Arc::clone(&shared), on_upgrade, deadline, pending, peer, outcome);
     shared.tasks.spawn(task);
     Ok(switching_protocols(&websocket_key, selected.spelling.as_deref()))
 }
@@ -98,11 +114,16 @@ async fn recover_session(
     shared: &Shared,
     recover: Recover,
     selected: Selected,
+    asked: &Asked,
 ) -> Result<Option<Attached>, Refusal> {
     let edge = &shared.edge;
     let Recover { hub, connection_id, reconnection_token } = recover;
     let found = edge.engine.find(&hub).map_err(|_| Refusal::Unavailable)?;
-    let Some(handle) = found else { return Ok(None) };
+    let refused = |refusal| {
+        shared.refusals.tell_recovery(refusal, Some(connection_id.as_str()), asked);
+        Ok(None)
+    };
+    let Some(handle) = found else { return refused(RecoveryRefusal::UnknownSession) };
     let verified = edge.reconnection_tokens.verify(
         &reconnection_token,
         hub.as_str(),
@@ -110,15 +131,16 @@ async fn recover_session(
         handle.epoch().0,
         engine::wall_clock().unix_seconds(),
     );
-    if let Err(error) = verified {
-        tracing::debug!(%hub, %error, "recovery refused");
-        return Ok(None);
+    if verified.is_err() {
+        return refused(RecoveryRefusal::Token);
     }
     let place = shared.sockets.reserve_for_recovery().ok_or(Refusal::Full)?;
     match handle.resume(connection_id.clone(), selected.subprotocol).await {
-        Ok(socket) => Ok(Some(Attached { hub, connection_id, selected, publishes_to: None, socket, place })),
+        Ok(socket) => {
+            Ok(Some(Attached { hub, connection_id: connection_id.clone(), selected, publishes_to: None, socket, place }))
+        }
         Err(OpenError::Unavailable) => Err(Refusal::Unavailable),
-        Err(OpenError::Refused | OpenError::TooManyGroups) => Ok(None),
+        Err(OpenError::Refused | OpenError::TooManyGroups) => refused(RecoveryRefusal::UnknownSession),
     }
 }
 
@@ -129,6 +151,7 @@ async fn hand_over(
     on_upgrade: OnUpgrade,
     deadline: Instant,
     pending: Option<Pending>,
+    peer: Option<SocketAddr>,
     outcome: Outcome,
 ) {
     let Ok(Ok(upgraded)) = timeout_at(deadline, on_upgrade).await else {
@@ -152,7 +175,8 @@ async fn hand_over(
                 message_bytes_max: config.websocket_message_bytes_max,
                 faults: shared.edge.faults.clone().filter(|faults| faults.concern(&hub)),
             };
-            let name = socket::Name { hub, connection_id };
+            let counters = Arc::clone(shared.edge.engine.counters());
+            let name = Box::new(socket::Name { hub, connection_id, peer, counters });
             socket::start(&shared.tasks, stream, &read_ahead, socket, place, name, settings);
         }
         Outcome::RecoveryRefused => {
@@ -191,7 +215,6 @@ fn switching_protocols(websocket_key: &str, spelling: Option<&str>) -> Response 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let status = self.status();
-        tracing::debug!(status = status.as_u16(), reason = %self, "upgrade refused");
         let mut response = (status, self.to_string()).into_response();
         let header = match (self, status) {
             (Self::NotAnUpgrade, _) => Some((SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"))),

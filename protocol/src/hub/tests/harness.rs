@@ -46,6 +46,7 @@ pub(super) struct World {
     pub calls: VecDeque<(CallId, UserEvent)>,
     pub connected: Vec<Connected>,
     pub disconnected: Vec<Disconnected>,
+    pub ended: Vec<SessionEnded>,
     /// Whether its application wants to know of ends.
     pub takes_disconnected: bool,
     settings: HubSettings,
@@ -72,6 +73,7 @@ impl World {
             calls: VecDeque::new(),
             connected: Vec::new(),
             disconnected: Vec::new(),
+            ended: Vec::new(),
             takes_disconnected: false,
             settings,
             applied: 0,
@@ -94,6 +96,7 @@ impl World {
         self.appends.clear();
         self.calls.clear();
         self.disconnected.clear();
+        self.ended.clear();
         self.applied = 0;
         let budget = Arc::clone(&self.budget);
         self.hub = Hub::new(self.settings.clone(), Shard::WHOLE, BootId(self.boots), budget);
@@ -118,6 +121,7 @@ impl World {
                 Output::Call { call, event } => self.calls.push_back((call, *event)),
                 Output::Connected(connected) => self.connected.push(*connected),
                 Output::Disconnected(disconnected) => self.disconnected.push(*disconnected),
+                Output::Ended(ended) => self.ended.push(*ended),
             }
         }
         self.hub.wake_writers();
