@@ -76,7 +76,13 @@ fn edge(mut config: Config) -> (Edge, Heard) {
     let application = Application { calls, told: telling, changes: watch::Sender::new(0) };
     let config = Arc::new(config);
     let store = Arc::new(MemoryStore::default());
-    let engine = Engine::with_event_handlers(Arc::clone(&config), store, BootId(1), Arc::new(application), Arc::default());
+    let engine = Engine::with_event_handlers(
+        Arc::clone(&config),
+        store,
+        BootId(1),
+        Arc::new(application),
+        Arc::default(),
+    );
     let edge = Edge {
         config,
         access_keys: AccessKeys::new("a key of at least thirty-two bytes", None).unwrap(),
@@ -177,7 +183,8 @@ async fn a_refusal_has_the_handlers_status_and_a_failure_its_own() {
         assert!(head.starts_with(&format!("http/1.1 {expected} ")), "{head}");
         assert!(head.contains("content-type: text/plain"), "{head}");
         let is_failure = matches!(refused, ConnectRefused::Failed | ConnectRefused::FailedWith(_));
-        let expected_text = if is_failure { "the application could not be asked" } else { "the application " };
+        let expected_text =
+            if is_failure { "the application could not be asked" } else { "the application " };
         assert!(body.starts_with(expected_text), "{body}");
         assert_eq!(head.contains("www-authenticate: bearer"), expected == "401");
     }

@@ -124,7 +124,9 @@ impl Refusal {
             Self::ByHandler(status @ 300..) | Self::HandlerFailedWith(status @ 300..) => {
                 StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
             }
-            Self::ByHandler(_) | Self::HandlerFailed | Self::HandlerFailedWith(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::ByHandler(_) | Self::HandlerFailed | Self::HandlerFailedWith(_) => {
+                StatusCode::INTERNAL_SERVER_ERROR
+            }
             Self::HandlerBusy | Self::Full | Self::TooManyHubs | Self::Unavailable => {
                 StatusCode::SERVICE_UNAVAILABLE
             }

@@ -53,7 +53,9 @@ impl Refusals {
             tokens: TokenRefusals::new("clients", Arc::clone(counters)),
             connections_max: Episode::new("clients are refused: connections_max", ""),
             hubs_max: Episode::new("clients are refused: hubs_max", ""),
-            subprotocols: Episodes::new("a connect handler chose a subprotocol that the client did not offer"),
+            subprotocols: Episodes::new(
+                "a connect handler chose a subprotocol that the client did not offer",
+            ),
         }
     }
 
@@ -95,7 +97,9 @@ impl Refusals {
 fn refusal_text(refusal: RecoveryRefusal) -> &'static str {
     match refusal {
         RecoveryRefusal::Malformed => "the request is no recovery that could succeed",
-        RecoveryRefusal::Token => "the reconnection token is not one of this session, or of another epoch of its hub",
+        RecoveryRefusal::Token => {
+            "the reconnection token is not one of this session, or of another epoch of its hub"
+        }
         RecoveryRefusal::UnknownSession => "there is no such session, or not any more",
     }
 }

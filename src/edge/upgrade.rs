@@ -136,9 +136,14 @@ async fn recover_session(
     }
     let place = shared.sockets.reserve_for_recovery().ok_or(Refusal::Full)?;
     match handle.resume(connection_id.clone(), selected.subprotocol).await {
-        Ok(socket) => {
-            Ok(Some(Attached { hub, connection_id: connection_id.clone(), selected, publishes_to: None, socket, place }))
-        }
+        Ok(socket) => Ok(Some(Attached {
+            hub,
+            connection_id: connection_id.clone(),
+            selected,
+            publishes_to: None,
+            socket,
+            place,
+        })),
         Err(OpenError::Unavailable) => Err(Refusal::Unavailable),
         Err(OpenError::Refused | OpenError::TooManyGroups) => refused(RecoveryRefusal::UnknownSession),
     }

@@ -37,8 +37,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use oncewire_protocol::hub::{
-    CheckpointBounds, Hub, HubSettings, Input, OpenError, OpenId, Opening, Restored, Resuming,
-    Shard, UNTOLD_MAX,
+    CheckpointBounds, Hub, HubSettings, Input, OpenError, OpenId, Opening, Restored, Resuming, Shard,
+    UNTOLD_MAX,
 };
 use oncewire_protocol::log::{BootId, CheckpointError, LogEpoch, Offset, Time};
 use oncewire_protocol::session::{MemoryBudget, OutboxLimits, RequestBounds};

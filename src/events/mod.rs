@@ -53,7 +53,7 @@ use crate::config::{Config, SystemEvent};
 use crate::engine::{
     self, Accepted, ConnectRefused, Connected, Connecting, EventError, EventHandlers, Handled, UserEvent,
 };
-use crate::telemetry::{Counters, EventFailure, Episodes};
+use crate::telemetry::{Counters, Episodes, EventFailure};
 use attempts::may_change;
 pub use client::ClientError;
 use cookies::Jars;
@@ -329,6 +329,7 @@ impl Shared {
 /// A status of `connect` that tells of a fault rather than of a decision: the handler failed, or there is none at its URL.
 fn report_status(status: StatusCode) -> Option<StatusCode> {
     let is_decision = status.is_client_error()
-        && ![StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED, StatusCode::REQUEST_TIMEOUT].contains(&status);
+        && ![StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED, StatusCode::REQUEST_TIMEOUT]
+            .contains(&status);
     Some(status).filter(|_| !is_decision)
 }

@@ -21,8 +21,8 @@ use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 use tracing_subscriber::{Layer, Registry, fmt};
 
 pub use counters::{
-    AppendFailure, Counted, Counters, EventFailure, Reason, RecoveryRefusal, RestRefusal, SessionEnd, SocketEnd,
-    TokenRefusal, UpgradeRefusal,
+    AppendFailure, Counted, Counters, EventFailure, Reason, RecoveryRefusal, RestRefusal, SessionEnd,
+    SocketEnd, TokenRefusal, UpgradeRefusal,
 };
 pub use episode::{Episode, Episodes};
 pub use lossy::LOG_BYTES_MAX;
@@ -70,11 +70,9 @@ pub fn init(format: LogFormat, filter: &str) -> Result<(), TelemetryError> {
     let (to_log, writer) = (log.clone(), log.clone());
     let to_log = move || to_log.clone();
     let layer: Box<dyn Layer<Registry> + Send + Sync> = match format {
-        LogFormat::Text => fmt::layer()
-            .with_writer(to_log)
-            .with_ansi(io::stderr().is_terminal())
-            .with_filter(filter)
-            .boxed(),
+        LogFormat::Text => {
+            fmt::layer().with_writer(to_log).with_ansi(io::stderr().is_terminal()).with_filter(filter).boxed()
+        }
         LogFormat::Json => fmt::layer().json().with_writer(to_log).with_filter(filter).boxed(),
     };
     tracing_subscriber::registry().with(layer).try_init()?;

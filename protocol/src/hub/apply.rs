@@ -12,8 +12,8 @@ use super::request_window::Known;
 use super::timer::Timer;
 use super::{Attachment, Connected, Hub, OpenId, Output, SessionEnded, SessionHandle, SessionKey};
 use crate::log::{
-    Audience, Body, EndReason, EventId, HandlerReply, HandlerState, MessageRef, Offset, Opened, Published, Record,
-    RequestKey, Selection, Sent, Time, chunk_of,
+    Audience, Body, EndReason, EventId, HandlerReply, HandlerState, MessageRef, Offset, Opened, Published,
+    Record, RequestKey, Selection, Sent, Time, chunk_of,
 };
 use crate::mutation::{Mutation, is_on};
 use crate::session::{Closing, Marking, MemoryBudget, Outcome, Session, SharedMessage, SharedOutbox};

@@ -75,7 +75,10 @@ mod tests {
             assert_eq!(told, expected, "{end:?}");
         }
         let by_client = told(End::PeerClosed(PeerClose(Some(4001))), None);
-        assert_eq!((by_client.end, by_client.closed_by, by_client.code), (SocketEnd::ClientClosed, "client", Some(4001)));
+        assert_eq!(
+            (by_client.end, by_client.closed_by, by_client.code),
+            (SocketEnd::ClientClosed, "client", Some(4001))
+        );
         assert_eq!(told(End::Lost, None).closed_by, "network");
         assert_eq!(told(End::Lost, Some(&GatewayEnd::Silent)).end, SocketEnd::Silent);
         assert_eq!(told(End::Lost, Some(&GatewayEnd::LetGo)).end, SocketEnd::LetGo);

@@ -4,7 +4,9 @@ use super::harness::*;
 use crate::hub::{Action, EventError, Input, SessionEnded, SocketEnd};
 use crate::log::{Audience, EndReason, Selection};
 use crate::session::{OutboxLimits, Progress};
-use crate::wire::{Close, ConnectionId, EventName, Metadata, Payload, PayloadKind, Subprotocol, Upstream, UserId};
+use crate::wire::{
+    Close, ConnectionId, EventName, Metadata, Payload, PayloadKind, Subprotocol, Upstream, UserId,
+};
 
 fn ended(world: &mut World) -> Vec<(String, Option<EndReason>)> {
     let ended = std::mem::take(&mut world.ended);
