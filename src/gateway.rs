@@ -22,6 +22,7 @@ use crate::events::{ConfigFile, Events, EventsError};
 use crate::reload::Watch;
 use crate::rest::{self, Rest};
 use crate::store::{EmbeddedStore, MemoryStore, Store, StoreError};
+use crate::telemetry::Counters;
 
 /// Why the gateway could not start.
 #[derive(Debug, thiserror::Error)]
@@ -199,10 +200,11 @@ impl Gateway {
             _ => None,
         };
         let boot = BootId(rand::random());
-        let events = Events::new(&config, access_keys.clone())?;
+        let counters = Arc::<Counters>::default();
+        let events = Events::new(&config, access_keys.clone(), Arc::clone(&counters))?;
         let handlers = Arc::new(events.clone());
         let store = Arc::clone(&storage.store);
-        let engine = Engine::with_event_handlers(Arc::clone(&config), store, boot, handlers);
+        let engine = Engine::with_event_handlers(Arc::clone(&config), store, boot, handlers, counters);
         Ok(Self {
             config,
             access_keys,

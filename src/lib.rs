@@ -17,11 +17,12 @@
 //! | [`admin`] | the health operation, whether the gateway takes work, which hubs are damaged, metrics, the socket over which a copy is asked for | sessions, tokens |
 //! | [`auth`] | keys and tokens | what a permission is used for |
 //! | [`config`] | every key with its unit, default, cost and danger | what a setting does to the part that takes it |
-//! | [`telemetry`] | the log's filter and formats | what is logged |
+//! | [`telemetry`] | the log's filter, formats and writer, episodes, the names of counters | what is logged |
 //! | [`reload`] | when files have changed | what is in them |
 //!
 //! Imports run one way only: `main -> demo -> {edge, rest, events, admin} -> engine -> store ->
-//! oncewire_protocol`. `auth`, `config`, `telemetry` and `reload` are leaves: they import no other room. [`gateway`] puts the rooms together.
+//! oncewire_protocol`. `auth`, `config`, `telemetry` and `reload` are leaves: they import no other room, but that `auth` tells
+//! of tokens by `telemetry`. [`gateway`] puts the rooms together.
 
 pub mod admin;
 pub mod auth;

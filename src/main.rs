@@ -19,7 +19,7 @@ use oncewire::auth::{AccessKeyError, AccessKeys, KeyName};
 use oncewire::config::{Config, Overrides, Scheme, Secret};
 use oncewire::edge::TlsError;
 use oncewire::gateway::{Gateway, GatewayError};
-use oncewire::{gateway, telemetry};
+use oncewire::{gateway, reload, telemetry};
 use tokio::sync::Notify;
 
 use crate::cli::{Cli, Command, Dev, Logging, Serve};
@@ -54,6 +54,7 @@ fn main() -> ExitCode {
         Command::Token(arguments) => token_command::run(&arguments),
         Command::Log(command) => log_command::run(&command),
     };
+    let has_reader = telemetry::finish();
     let (code, message) = match result {
         Ok(()) => return ExitCode::SUCCESS,
         Err(Failure::Usage(message)) => (2, message),
@@ -62,8 +63,8 @@ fn main() -> ExitCode {
         #[cfg(unix)]
         Err(Failure::Served(code)) => return ExitCode::from(code),
     };
-    // Nothing is left to do when standard error is gone.
-    let _ = writeln!(std::io::stderr(), "oncewire: {message}");
+    // Nothing is left to do when standard error is gone, and whoever does not read it would be waited for.
+    let _ = has_reader.then(|| writeln!(std::io::stderr(), "oncewire: {message}"));
     ExitCode::from(code)
 }
 
@@ -141,8 +142,8 @@ fn dev_with(config: Config, arguments: &Dev, access_key: &Secret) -> Result<(), 
     })
 }
 
-/// Binds, and serves until a signal comes; `greet` is called once the gateway takes work. Whoever interrupts it once more
-/// does not want to wait for clients to go away. `file` is where the configuration comes from, and what was laid over it;
+/// Binds, and serves until a signal comes; `greet` is called once the gateway takes work. Whoever tells it once more to end
+/// does not want to wait for clients to go away. A hang-up has files read again. `file` is where the configuration comes from, and what was laid over it;
 /// `is_supervised` tells that this process is started again when it is killed.
 fn run(
     config: Config,
@@ -158,6 +159,7 @@ fn run(
     let outcome = runtime.block_on(async {
         // First of all: whoever starts this may send one at any time.
         let mut signals = Signals::listen().context("can't listen for signals").map_err(Failure::Runtime)?;
+        let mut hang_ups = HangUps::listen().context("can't listen for signals").map_err(Failure::Runtime)?;
         raise_descriptor_limit();
         let listeners = gateway::bind(&config).await.map_err(runtime_failure)?;
         let addresses = listeners.addresses().map_err(runtime_failure)?;
@@ -187,14 +189,15 @@ fn run(
             }
         };
         let impatience = async {
-            signals.first().await;
+            signals.next().await;
             stop.notify_one();
-            signals.interrupt().await;
+            signals.next().await;
         };
         tokio::select! {
             served = serving => served.map_err(runtime_failure)?,
             failure = greeting => return Err(failure),
-            () = impatience => return Err(Failure::Runtime(anyhow::anyhow!("interrupted while shutting down"))),
+            () = impatience => return Err(Failure::Runtime(anyhow::anyhow!("told again to end while shutting down"))),
+            () = hang_ups.reload() => {}
         }
         tracing::info!("stopped");
         Ok(())
@@ -264,16 +267,50 @@ impl Signals {
     }
 
     /// Completes at a SIGTERM or SIGINT.
-    async fn first(&mut self) {
+    async fn next(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
         }
     }
+}
 
-    /// Completes at a SIGINT.
-    async fn interrupt(&mut self) {
-        let _ = self.interrupt.recv().await;
+/// The signal that has files read again. Without this it would end the process.
+#[cfg(unix)]
+struct HangUps(tokio::signal::unix::Signal);
+
+#[cfg(unix)]
+impl HangUps {
+    fn listen() -> std::io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self(signal(SignalKind::hangup())?))
+    }
+
+    /// For ever, at each SIGHUP.
+    async fn reload(&mut self) {
+        while self.0.recv().await.is_some() {
+            let watched = reload::look_now();
+            tracing::info!(
+                watched,
+                "SIGHUP: the files of the certificate and the event handlers are read again, where there are any"
+            );
+        }
+        std::future::pending().await
+    }
+}
+
+/// There is none.
+#[cfg(not(unix))]
+struct HangUps;
+
+#[cfg(not(unix))]
+impl HangUps {
+    fn listen() -> std::io::Result<Self> {
+        Ok(Self)
+    }
+
+    async fn reload(&mut self) {
+        std::future::pending().await
     }
 }
 
@@ -288,12 +325,7 @@ impl Signals {
     }
 
     /// Completes at a Ctrl-C.
-    async fn first(&mut self) {
-        self.interrupt().await;
-    }
-
-    /// Completes at a Ctrl-C.
-    async fn interrupt(&mut self) {
+    async fn next(&mut self) {
         if tokio::signal::ctrl_c().await.is_err() {
             std::future::pending().await
         }

@@ -6,12 +6,23 @@
 //! Does not know: what is in the files, and what uses it.
 
 use std::fmt::Display;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
+use tokio::sync::watch;
 
 /// How often the files are read.
 const INTERVAL: Duration = Duration::from_secs(2);
+
+/// Orders to look at once: of the whole process, as the signal is that stands for them.
+static ORDERS: LazyLock<watch::Sender<u64>> = LazyLock::new(|| watch::Sender::new(0));
+
+/// Has all files looked at now; tells how many watches there are that do so.
+pub fn look_now() -> usize {
+    ORDERS.send_modify(|orders| *orders += 1);
+    ORDERS.receiver_count()
+}
 
 /// What is made of files, and can be made of them again.
 pub trait Reloaded: Send + 'static {
@@ -100,8 +111,12 @@ impl<R: Reloaded> Watch<R> {
 
     /// Looks until it is dropped.
     pub async fn run(mut self) {
+        let mut orders = ORDERS.subscribe();
         loop {
-            tokio::time::sleep(INTERVAL).await;
+            tokio::select! {
+                () = tokio::time::sleep(INTERVAL) => {}
+                Ok(()) = orders.changed() => {}
+            }
             let looked = tokio::task::spawn_blocking(move || {
                 let outcome = self.look();
                 (self, outcome)
@@ -141,5 +156,58 @@ impl<R: Reloaded> Watch<R> {
                 if looks == 2 { Outcome::Refused(error) } else { Outcome::Nothing }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// A file with another number at each look.
+    struct Counting {
+        looks: u64,
+        taken: mpsc::UnboundedSender<Duration>,
+        start: Instant,
+    }
+
+    impl Reloaded for Counting {
+        type Contents = [u8; 8];
+        type Error = String;
+
+        fn read(&self) -> Result<[u8; 8], String> {
+            Ok(self.looks.to_be_bytes())
+        }
+
+        fn bytes(contents: &[u8; 8]) -> Vec<&[u8]> {
+            vec![contents]
+        }
+
+        fn take(&mut self, _: [u8; 8]) -> Result<bool, String> {
+            self.looks += 1;
+            Ok(true)
+        }
+
+        fn log_taken(&self) {
+            self.taken.send(self.start.elapsed()).unwrap();
+        }
+
+        fn log_refused(&self, error: &String) {
+            panic!("{error}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_order_has_files_looked_at_before_their_time() {
+        let (taken, mut takes) = mpsc::unbounded_channel();
+        let start = Instant::now();
+        let watch = tokio::spawn(Watch::new(Counting { looks: 0, taken, start }, None).run());
+        assert_eq!(takes.recv().await, Some(INTERVAL));
+        assert!(look_now() > 0);
+        assert_eq!(takes.recv().await, Some(INTERVAL), "no time has passed");
+        assert_eq!(takes.recv().await, Some(2 * INTERVAL));
+        watch.abort();
     }
 }

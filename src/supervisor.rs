@@ -18,6 +18,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use oncewire::telemetry;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader as AsyncBufReader, Lines};
 use tokio::process::{Child, Command};
@@ -205,6 +206,7 @@ impl Lifeline {
             // Nothing is ever said in this direction.
             let _ = held.read(&mut [0]);
             tracing::error!("the supervisor is gone");
+            telemetry::finish();
             std::process::exit(1);
         })?;
         Ok(Self(lifeline))

@@ -15,16 +15,31 @@ const LONG_FILES: &[(&str, &str)] = &[];
 
 /// What each room of the gateway may import of the others.
 const GATEWAY_IMPORTS: &[(&str, &[&str])] = &[
-    ("admin", &["config", "engine", "store"]),
-    ("auth", &[]),
+    ("admin", &["config", "engine", "store", "telemetry"]),
+    ("auth", &["telemetry"]),
     ("config", &[]),
-    ("demo", &["auth", "config", "edge", "engine"]),
+    ("demo", &["auth", "config", "edge", "engine", "telemetry"]),
     ("edge", &["admin", "auth", "config", "engine", "reload", "telemetry"]),
     ("engine", &["config", "store", "telemetry"]),
     ("events", &["auth", "config", "engine", "reload", "telemetry"]),
-    ("gateway", &["admin", "auth", "config", "demo", "edge", "engine", "events", "reload", "rest", "store"]),
+    (
+        "gateway",
+        &[
+            "admin",
+            "auth",
+            "config",
+            "demo",
+            "edge",
+            "engine",
+            "events",
+            "reload",
+            "rest",
+            "store",
+            "telemetry",
+        ],
+    ),
     ("reload", &[]),
-    ("rest", &["admin", "auth", "config", "engine"]),
+    ("rest", &["admin", "auth", "config", "engine", "telemetry"]),
     ("store", &["config", "telemetry"]),
     ("telemetry", &[]),
 ];

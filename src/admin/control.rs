@@ -19,7 +19,7 @@ use std::os::unix::net::UnixStream as ClientStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use socket2::{Domain, SockAddr, Type};
@@ -31,6 +31,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::store::{CONTROL_SOCKET, EmbeddedStore, HubCopied, StoreError};
+use crate::telemetry::Episode;
 
 /// Connections that are served at once; further ones wait.
 pub const CONNECTIONS_MAX: usize = 4;
@@ -125,12 +126,15 @@ impl Control {
     /// Serves for ever. Dropped, it gives up what is under way.
     pub async fn serve(self) {
         let mut connections = JoinSet::new();
+        let failures = Episode::new("the control socket can't be used", "");
         loop {
             tokio::select! {
                 accepted = self.listener.accept(), if connections.len() < CONNECTIONS_MAX => match accepted {
                     Ok((stream, _)) => drop(connections.spawn(serve_one(stream, Arc::clone(&self.store)))),
                     Err(error) => {
-                        tracing::warn!(%error, "the control socket can't be used for a while");
+                        if failures.is_news(Instant::now()) {
+                            tracing::warn!(%error, "the control socket can't be used for a while");
+                        }
                         tokio::time::sleep(Duration::from_secs(1)).await;
                     }
                 },

@@ -35,7 +35,7 @@ pub enum TokenError {
     #[error("the access token is not signed with HS256")]
     UnsupportedAlgorithm,
     /// None of the access keys made the signature.
-    #[error("the access token's signature is not valid")]
+    #[error("the access token is not signed with this gateway's access key")]
     BadSignature,
     /// There is no `exp` claim.
     #[error("the access token has no expiry")]

@@ -14,6 +14,7 @@ mod client_token;
 mod continuation;
 mod keys;
 mod reconnection;
+mod refusals;
 mod rest_audience;
 mod url_parts;
 
@@ -23,5 +24,6 @@ pub use client_token::{CLOCK_SKEW_SECONDS, ClientClaims, ClientGrant, SignError,
 pub use continuation::ContinuationTokens;
 pub use keys::{ACCESS_KEY_BYTES_MIN, AccessKeyError, AccessKeys, KeyName};
 pub use reconnection::{RECONNECTION_TOKEN_VALIDITY_SECONDS, ReconnectionError, ReconnectionTokens};
+pub use refusals::TokenRefusals;
 pub use rest_audience::RestAudience;
 pub use url_parts::dialled;

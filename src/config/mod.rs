@@ -229,9 +229,10 @@ pub struct Config {
     /// sockets. It answers only under loopback and the hosts of [`Config::public_urls`].
     pub demo: bool,
 
-    /// Whether `GET /metrics` tells how many sessions and sockets each hub has, how many requests were repeated, and
-    /// which hubs are damaged, in the text format of OpenMetrics. Default `false`. Cost: a look at each session each time. Danger: everybody who reaches
-    /// the gateway can read it, names of hubs included; a proxy in front can keep that path for the monitoring system.
+    /// Whether `GET /metrics` tells how many sessions and sockets each hub has, how many requests were repeated,
+    /// which hubs are damaged, and how often what ended, was refused or failed, in the text format of OpenMetrics. Default
+    /// `false`. Cost: a line for each hub, put together at most once a second. Danger: everybody who reaches the gateway can
+    /// read it, names of hubs included; a proxy in front can keep that path for the monitoring system.
     pub metrics: bool,
 
     /// Whether the gateway counts as healthy although hubs could not be started because what is stored of them is damaged.

@@ -16,6 +16,7 @@ use crate::auth::ClientGrant;
 use crate::config::{Durability, Store};
 use crate::edge::Fault;
 use crate::engine;
+use crate::telemetry;
 
 /// The longest name of a user, in bytes.
 pub(super) const USER_BYTES_MAX: usize = 128;
@@ -160,6 +161,8 @@ pub(super) async fn restart(
     tracing::info!(fault = "restart", effect = "this process is killed", "fault made");
     tokio::spawn(async {
         tokio::time::sleep(LAST_ANSWER_WAIT).await;
+        // Lines that wait would die with the process. No other task has to go on.
+        telemetry::flush();
         kill_this_process();
     });
     Ok(StatusCode::ACCEPTED)

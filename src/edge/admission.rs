@@ -99,8 +99,7 @@ impl Newcomer {
         let Accepted { user_id, roles, groups, subprotocol, state } = accepted;
         if let Some(name) = subprotocol.filter(|name| !name.is_empty()) {
             self.selected = choose(&name, offer).map_err(|NotOffered| {
-                let hub = &self.begin.hub;
-                tracing::warn!(%hub, "the connect handler chose a subprotocol that the client did not offer");
+                self.shared.refusals.tell_subprotocol(&self.begin.hub);
                 Refusal::HandlerFailed
             })?;
         }
@@ -222,6 +221,7 @@ impl From<ConnectRefused> for Refusal {
         match refused {
             ConnectRefused::ByHandler(status) => Self::ByHandler(status),
             ConnectRefused::Failed => Self::HandlerFailed,
+            ConnectRefused::FailedWith(status) => Self::HandlerFailedWith(status),
             ConnectRefused::Busy => Self::HandlerBusy,
         }
     }

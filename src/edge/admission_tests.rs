@@ -76,7 +76,13 @@ fn edge(mut config: Config) -> (Edge, Heard) {
     let application = Application { calls, told: telling, changes: watch::Sender::new(0) };
     let config = Arc::new(config);
     let store = Arc::new(MemoryStore::default());
-    let engine = Engine::with_event_handlers(Arc::clone(&config), store, BootId(1), Arc::new(application));
+    let engine = Engine::with_event_handlers(
+        Arc::clone(&config),
+        store,
+        BootId(1),
+        Arc::new(application),
+        Arc::default(),
+    );
     let edge = Edge {
         config,
         access_keys: AccessKeys::new("a key of at least thirty-two bytes", None).unwrap(),
@@ -168,6 +174,7 @@ async fn a_refusal_has_the_handlers_status_and_a_failure_its_own() {
         (ConnectRefused::ByHandler(401), "401"),
         (ConnectRefused::ByHandler(429), "429"),
         (ConnectRefused::Failed, "500"),
+        (ConnectRefused::FailedWith(502), "502"),
         (ConnectRefused::Busy, "503"),
     ] {
         let mut socket = world.knock(ASKED, RELIABLE).await;
@@ -175,7 +182,10 @@ async fn a_refusal_has_the_handlers_status_and_a_failure_its_own() {
         let (head, body) = answer(&mut socket).await;
         assert!(head.starts_with(&format!("http/1.1 {expected} ")), "{head}");
         assert!(head.contains("content-type: text/plain"), "{head}");
-        assert!(body.starts_with("the application "), "{body}");
+        let is_failure = matches!(refused, ConnectRefused::Failed | ConnectRefused::FailedWith(_));
+        let expected_text =
+            if is_failure { "the application could not be asked" } else { "the application " };
+        assert!(body.starts_with(expected_text), "{body}");
         assert_eq!(head.contains("www-authenticate: bearer"), expected == "401");
     }
     assert!(world.heard.told.try_recv().is_err(), "what was refused has no end");
@@ -351,5 +361,5 @@ async fn who_is_not_let_in_leaves_no_hub() {
     let ((), asked) = tokio::join!(refusing, newcomer.ask(&request));
     assert_eq!(asked.err(), Some(Refusal::ByHandler(403)));
     fail_after_leave(&shared, &mut heard).await;
-    assert!(engine.counts().await.is_empty());
+    assert!(engine.counts().is_empty());
 }

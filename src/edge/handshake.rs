@@ -98,6 +98,8 @@ pub(super) enum Refusal {
     ByHandler(u16),
     #[error("the application could not be asked about the connection")]
     HandlerFailed,
+    #[error("the application could not be asked about the connection")]
+    HandlerFailedWith(u16),
     #[error("the application is busy")]
     HandlerBusy,
     #[error("the gateway has as many clients as it may have")]
@@ -122,10 +124,12 @@ impl Refusal {
             Self::NoToken | Self::BadToken(_) => StatusCode::UNAUTHORIZED,
             Self::ForeignOrigin => StatusCode::FORBIDDEN,
             // A handler can't make it a success, or leave the client waiting for more.
-            Self::ByHandler(status @ 300..) => {
+            Self::ByHandler(status @ 300..) | Self::HandlerFailedWith(status @ 300..) => {
                 StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
             }
-            Self::ByHandler(_) | Self::HandlerFailed => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::ByHandler(_) | Self::HandlerFailed | Self::HandlerFailedWith(_) => {
+                StatusCode::INTERNAL_SERVER_ERROR
+            }
             Self::HandlerBusy | Self::Full | Self::NoRoom | Self::TooManyHubs | Self::Unavailable => {
                 StatusCode::SERVICE_UNAVAILABLE
             }

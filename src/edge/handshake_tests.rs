@@ -306,6 +306,7 @@ fn a_clients_fault_and_a_passing_failure_have_different_statuses() {
         (Refusal::ByHandler(204), 500),
         (Refusal::ByHandler(1000), 500),
         (Refusal::HandlerFailed, 500),
+        (Refusal::HandlerFailedWith(502), 502),
         (Refusal::HandlerBusy, 503),
         (Refusal::Full, 503),
         (Refusal::Unavailable, 503),

@@ -32,6 +32,10 @@ const HTTP_HEAD_BYTES_MAX: usize = 16 * 1024;
 /// How long accepting waits when the process or the machine has run out of something.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
+/// Who has connected, as requests know it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Peer(pub SocketAddr);
+
 /// A connection that is on its way to a request head or an upgrade. Once all copies are gone another one may come.
 pub(super) type Pending = Arc<OwnedSemaphorePermit>;
 
@@ -58,7 +62,7 @@ pub(super) async fn accept(
     tls: Option<Acceptor>,
     router: Router,
 ) {
-    let mut failures = Episode::default();
+    let failures = Episode::new("accepting connections failed", "");
     let accept_one = async || {
         let accepted = listener.accept().await;
         // Not before there is one: a listener at rest would keep a place from the other.
@@ -69,7 +73,8 @@ pub(super) async fn accept(
         match accepted {
             Ok((stream, peer)) => {
                 tracing::debug!(%peer, "connection accepted");
-                let connection = Connection { shared: Arc::clone(&shared), router: router.clone(), permit };
+                let (shared, router) = (Arc::clone(&shared), router.clone());
+                let connection = Connection { shared: Arc::clone(&shared), router, permit, peer };
                 match tls.clone() {
                     None => shared.tasks.spawn(connection.serve(stream)),
                     Some(tls) => shared.tasks.spawn(connection.serve_inside(tls, stream)),
@@ -101,6 +106,7 @@ struct Connection {
     shared: Arc<Shared>,
     router: Router,
     permit: Option<OwnedSemaphorePermit>,
+    peer: SocketAddr,
 }
 
 impl Connection {
@@ -131,10 +137,11 @@ async fn serve_http<S>(connection: Connection, stream: S, scheme: Scheme)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let Connection { shared, router, permit } = connection;
+    let Connection { shared, router, permit, peer } = connection;
     let pending = Mutex::new(permit.map(Pending::new));
     let service = service_fn(|mut request: Request<Incoming>| {
         request.extensions_mut().insert(scheme);
+        request.extensions_mut().insert(Peer(peer));
         // A keep-alive connection has been through its handshake by its second request.
         if let Some(pending) = pending.lock().take() {
             request.extensions_mut().insert(pending);

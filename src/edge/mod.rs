@@ -15,17 +15,18 @@
 //! |---|---|
 //! | `listener.rs` | the accept loop and HTTP on a connection that is not upgraded yet |
 //! | `tls/` | certificates, and TLS handshakes |
-//! | `routes.rs` | paths, and the limits of the HTTP side |
+//! | `routes.rs`, `absent.rs` | paths, the limits of the HTTP side, and what is said where nothing is |
 //! | `query.rs`, `handshake.rs` | what an upgrade request asks for, without I/O |
 //! | `admission.rs`, `connecting.rs` | how a session begins, and what the application has to say to it |
 //! | `origin.rs` | which pages of other sites may come |
-//! | `upgrade.rs` | carries out what was decided |
+//! | `upgrade.rs`, `refusals.rs` | carries out what was decided, and what is told of refusals |
 //! | `faults.rs` | faults made on purpose, where that is allowed |
 //! | `sockets.rs` | all sockets: how many, and their common end |
 //! | `socket/` | one socket's two tasks |
 //!
 //! The edge does not know the store, groups, or what a message says.
 
+mod absent;
 mod admission;
 mod connecting;
 mod faults;
@@ -33,6 +34,7 @@ mod handshake;
 mod listener;
 mod origin;
 mod query;
+mod refusals;
 mod routes;
 mod socket;
 mod sockets;
@@ -57,6 +59,7 @@ pub use tls::{CertificateError, SELF_SIGNED_CERTIFICATE_FILE, Tls, TlsError};
 use crate::auth::{AccessKeys, ReconnectionTokens};
 use crate::config::Config;
 use crate::engine::Engine;
+use refusals::Refusals;
 use sockets::Sockets;
 
 /// How long clients may take to go away when the gateway shuts down. Sessions whose sockets are left then are detached
@@ -93,6 +96,7 @@ struct Shared {
     /// How many more handlers may be told at once that a session is over which never began.
     farewells: Arc<Semaphore>,
     sockets: Arc<Sockets>,
+    refusals: Refusals,
     tasks: TaskTracker,
     is_stopping: CancellationToken,
 }
@@ -103,6 +107,7 @@ impl Shared {
             sockets: Sockets::new(edge.config.connections_max),
             pending: Arc::new(Semaphore::new(edge.config.handshakes_pending_max)),
             farewells: Arc::new(Semaphore::new(admission::FAREWELLS_MAX)),
+            refusals: Refusals::new(edge.engine.counters()),
             tasks: TaskTracker::new(),
             is_stopping: CancellationToken::new(),
             edge,

@@ -1,12 +1,13 @@
 //! Paths, and the limits of the HTTP side.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
 
 use axum::error_handling::HandleErrorLayer;
 use axum::extract::Request;
 use axum::http::{HeaderValue, Method, StatusCode, Uri, request};
+use axum::middleware::map_response;
 use axum::routing::any;
 use axum::{BoxError, Router};
 use tower::ServiceBuilder;
@@ -16,8 +17,9 @@ use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 use tower_http::timeout::TimeoutLayer;
 use url::Url;
 
-use super::{Shared, upgrade};
+use super::{Shared, absent, upgrade};
 use crate::config::Config;
+use crate::telemetry::Episode;
 
 /// HTTP requests that are worked on at once, upgrades aside; further ones are answered 503.
 const HTTP_REQUESTS_MAX: usize = 1024;
@@ -36,7 +38,8 @@ pub(super) fn router(shared: &Arc<Shared>, operations: Router) -> Router {
         .route("/client/", any(upgrade::hub_in_query))
         .route("/client", any(upgrade::hub_in_query))
         .with_state(Arc::clone(shared));
-    with_prefixes(endpoint.merge(limited(operations, config)), &config.public_urls)
+    let routes = with_prefixes(endpoint.merge(limited(operations, config)), &config.public_urls);
+    routes.fallback(absent::nothing_there).layer(map_response(absent::with_text))
 }
 
 /// Bounds in time and number. Bodies are bounded by whoever reads them, who can say so in the API's own words.
@@ -74,6 +77,11 @@ fn cross_origin(config: &Config) -> Option<CorsLayer> {
 }
 
 async fn shed(_: BoxError) -> StatusCode {
+    static SHED: LazyLock<Episode> =
+        LazyLock::new(|| Episode::new("HTTP requests are refused: too many at once", ""));
+    if SHED.is_news(Instant::now()) {
+        tracing::warn!("HTTP requests are refused: {HTTP_REQUESTS_MAX} are worked on");
+    }
     StatusCode::SERVICE_UNAVAILABLE
 }
 

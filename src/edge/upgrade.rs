@@ -1,5 +1,6 @@
 //! Carries out what the handshake decided: asks the engine, answers, and hands the socket over.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,9 +22,11 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 use super::admission::{Attached, Newcomer};
 use super::handshake::{Handshake, Purpose, Recover, Refusal, Selected, decide};
-use super::listener::Pending;
+use super::listener::{Peer, Pending};
+use super::refusals::Asked;
 use super::{Edge, Shared, socket, tls};
 use crate::engine;
+use crate::telemetry::RecoveryRefusal;
 
 /// After how many seconds a client that was refused for lack of room may try again.
 const FULL_RETRY_SECONDS: u64 = 5;
@@ -55,10 +58,19 @@ enum Outcome {
 }
 
 async fn respond(shared: Arc<Shared>, path_hub: Option<&str>, request: Request) -> Response {
-    upgrade(shared, path_hub, request).await.unwrap_or_else(Refusal::into_response)
+    let asked = Asked::of(&request, path_hub);
+    upgrade(Arc::clone(&shared), path_hub, request, &asked).await.unwrap_or_else(|refusal| {
+        shared.refusals.tell(refusal, &asked);
+        refusal.into_response()
+    })
 }
 
-async fn upgrade(shared: Arc<Shared>, path_hub: Option<&str>, request: Request) -> Result<Response, Refusal> {
+async fn upgrade(
+    shared: Arc<Shared>,
+    path_hub: Option<&str>,
+    request: Request,
+    asked: &Asked,
+) -> Result<Response, Refusal> {
     let Edge { config, access_keys, .. } = &shared.edge;
     let limit = Duration::from_secs(config.handshake_timeout_seconds);
     let mut deadline = Instant::now() + limit;
@@ -81,13 +93,13 @@ async fn upgrade(shared: Arc<Shared>, path_hub: Option<&str>, request: Request) 
         }
         Purpose::Recover(recover) => {
             let mut recovered =
-                by(deadline, recover_session(&shared, recover.clone(), selected.clone(), false)).await?;
+                by(deadline, recover_session(&shared, recover.clone(), selected.clone(), asked, false)).await?;
             if let Recovered::TooEarly(wait) = recovered {
                 drop(pending.take());
                 let waiting = tokio::time::sleep(wait);
                 shared.is_stopping.run_until_cancelled(waiting).await.ok_or(Refusal::Unavailable)?;
                 deadline = Instant::now() + limit;
-                recovered = by(deadline, recover_session(&shared, recover, selected.clone(), true)).await?;
+                recovered = by(deadline, recover_session(&shared, recover, selected.clone(), asked, true)).await?;
             }
             match recovered {
                 Recovered::Attached(attached) => Outcome::Attached(attached),
@@ -95,9 +107,13 @@ async fn upgrade(shared: Arc<Shared>, path_hub: Option<&str>, request: Request) 
                 Recovered::TooEarly(_) => return Err(Refusal::Unavailable),
             }
         }
-        Purpose::Unrecoverable => Outcome::RecoveryRefused,
+        Purpose::Unrecoverable => {
+            shared.refusals.tell_recovery(RecoveryRefusal::Malformed, None, asked);
+            Outcome::RecoveryRefused
+        }
     };
-    let task = hand_over(Arc::clone(&shared), on_upgrade, deadline, pending, outcome);
+    let peer = parts.extensions.get().map(|Peer(peer)| *peer);
+    let task = hand_over(Arc::clone(&shared), on_upgrade, deadline, pending, peer, outcome);
     shared.tasks.spawn(task);
     Ok(switching_protocols(&websocket_key, selected.spelling.as_deref()))
 }
@@ -120,12 +136,17 @@ async fn recover_session(
     shared: &Shared,
     recover: Recover,
     selected: Selected,
+    asked: &Asked,
     has_waited: bool,
 ) -> Result<Recovered, Refusal> {
     let edge = &shared.edge;
     let Recover { hub, connection_id, reconnection_token } = recover;
     let found = edge.engine.find(&hub).map_err(|_| Refusal::Unavailable)?;
-    let Some(handle) = found else { return Ok(Recovered::Refused) };
+    let refused = |refusal| {
+        shared.refusals.tell_recovery(refusal, Some(connection_id.as_str()), asked);
+        Ok(Recovered::Refused)
+    };
+    let Some(handle) = found else { return refused(RecoveryRefusal::UnknownSession) };
     let verified = edge.reconnection_tokens.verify(
         &reconnection_token,
         hub.as_str(),
@@ -133,9 +154,8 @@ async fn recover_session(
         handle.epoch().0,
         engine::wall_clock().unix_seconds(),
     );
-    if let Err(error) = verified {
-        tracing::debug!(%hub, %error, "recovery refused");
-        return Ok(Recovered::Refused);
+    if verified.is_err() {
+        return refused(RecoveryRefusal::Token);
     }
     let place = shared.sockets.reserve_for_recovery().ok_or(Refusal::Full)?;
     let id = connection_id.clone();
@@ -146,6 +166,7 @@ async fn recover_session(
     };
     match resumed {
         Ok(socket) => {
+            let connection_id = connection_id.clone();
             let attached = Attached { hub, connection_id, selected, publishes_to: None, socket, place };
             Ok(Recovered::Attached(Box::new(attached)))
         }
@@ -161,7 +182,7 @@ async fn recover_session(
         }
         // No bound refuses a recovery.
         Err(OpenError::Unavailable | OpenError::Full) => Err(Refusal::Unavailable),
-        Err(OpenError::Refused | OpenError::TooManyGroups) => Ok(Recovered::Refused),
+        Err(OpenError::Refused | OpenError::TooManyGroups) => refused(RecoveryRefusal::UnknownSession),
     }
 }
 
@@ -172,6 +193,7 @@ async fn hand_over(
     on_upgrade: OnUpgrade,
     deadline: Instant,
     pending: Option<Pending>,
+    peer: Option<SocketAddr>,
     outcome: Outcome,
 ) {
     let Ok(Ok(upgraded)) = timeout_at(deadline, on_upgrade).await else {
@@ -195,7 +217,8 @@ async fn hand_over(
                 message_bytes_max: config.websocket_message_bytes_max,
                 faults: shared.edge.faults.clone().filter(|faults| faults.concern(&hub)),
             };
-            let name = socket::Name { hub, connection_id };
+            let counters = Arc::clone(shared.edge.engine.counters());
+            let name = Box::new(socket::Name { hub, connection_id, peer, counters });
             socket::start(&shared.tasks, stream, &read_ahead, socket, place, name, settings);
         }
         Outcome::RecoveryRefused => {
@@ -234,7 +257,6 @@ fn switching_protocols(websocket_key: &str, spelling: Option<&str>) -> Response 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let status = self.status();
-        tracing::debug!(status = status.as_u16(), reason = %self, "upgrade refused");
         let mut response = (status, self.to_string()).into_response();
         let header = match (self, status) {
             (Self::NotAnUpgrade, _) => Some((SEC_WEBSOCKET_VERSION, HeaderValue::from_static("13"))),

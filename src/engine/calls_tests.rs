@@ -89,7 +89,7 @@ impl Application {
 
     pub(super) fn engine(&self, store: Arc<dyn Store>, boot: u128) -> Engine {
         let config = Arc::new(Config { hub_shards: 1, ..Config::default() });
-        Engine::with_event_handlers(config, store, BootId(boot), self.handlers())
+        Engine::with_event_handlers(config, store, BootId(boot), self.handlers(), Arc::default())
     }
 
     async fn next(&mut self) -> Asked {

@@ -77,6 +77,9 @@ pub enum ConnectRefused {
     /// The handler could not be asked, or gave no valid answer.
     #[error("the event handler gave no valid answer")]
     Failed,
+    /// It failed by itself, and its client is answered with the same HTTP status.
+    #[error("the event handler failed with status {0}")]
+    FailedWith(u16),
     /// It has as many events under way as it may have.
     #[error("the event handler is busy")]
     Busy,

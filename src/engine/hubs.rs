@@ -26,6 +26,7 @@ use oncewire_protocol::log::{Audience, BootId, Time};
 use oncewire_protocol::session::may_be_in;
 use oncewire_protocol::wire::{GroupName, HubName};
 
+use super::counts::LiveCounts;
 use super::{Engine, HubHandle, HubUnavailable, Request};
 use crate::store::StoreError;
 
@@ -293,7 +294,11 @@ impl Engine {
                 if error.is_of_stop() {
                     entry.phase = Phase::Failed;
                 } else if entry.is_new && !error.is_lasting() {
-                    tracing::warn!(hub = %name, %error, "a hub can't be started");
+                    if self.0.start_failures.is_news(Instant::now()) {
+                        tracing::warn!(hub = %name, %error, "a hub can't be started");
+                    } else {
+                        tracing::debug!(hub = %name, %error, "a hub can't be started");
+                    }
                     hubs.entries.remove(&name);
                 } else {
                     entry.phase = Phase::Failed;
@@ -478,16 +483,16 @@ impl Engine {
         live.collect()
     }
 
-    /// All hubs that are live, with their handle, or closed, and the requests that were repeated in each.
-    pub(super) fn all_hubs(&self) -> Vec<(HubName, Option<HubHandle>, Arc<AtomicU64>)> {
+    /// All hubs that are live, with their counts, or closed, and the requests that were repeated in each.
+    pub(super) fn all_hubs(&self) -> Vec<(HubName, Option<Arc<LiveCounts>>, Arc<AtomicU64>)> {
         let hubs = self.0.hubs.lock();
         let all = hubs.entries.iter().filter_map(|(name, entry)| {
-            let handle = match &entry.phase {
-                Phase::Live(handle) => Some(handle.clone()),
+            let counts = match &entry.phase {
+                Phase::Live(handle) => Some(Arc::clone(&handle.0.counts)),
                 Phase::Closed => None,
                 Phase::Busy(_) | Phase::Failed => return None,
             };
-            Some((name.clone(), handle, Arc::clone(&entry.repeated)))
+            Some((name.clone(), counts, Arc::clone(&entry.repeated)))
         });
         all.collect()
     }

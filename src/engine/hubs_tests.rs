@@ -115,7 +115,7 @@ async fn no_hub_comes_into_being_by_what_changes_nothing() {
     assert!(engine.existing_hub(&hub_name()).await.unwrap().is_none());
     assert!(engine.find(&hub_name()).unwrap().is_none());
     engine.admits(&hub_name()).await.unwrap();
-    assert!(engine.counts().await.is_empty());
+    assert!(engine.counts().is_empty());
     assert!(!directory.path().join("hubs/chat").exists());
 }
 
@@ -146,14 +146,14 @@ async fn an_idle_hub_is_closed_and_goes_on_where_it_was() {
             // Nobody is there: that is known without it.
             assert!(engine.find(&hub_name()).unwrap().is_none());
             assert!(engine.existing_hub(&hub_name()).await.unwrap().is_none());
-            assert_eq!(engine.counts().await.len(), 1, "it exists");
+            assert_eq!(engine.counts().len(), 1, "it exists");
             assert_eq!(open_files(&directory), 0);
             visit(&engine, &format!("again {n}")).await;
             assert_eq!(engine.hub(&hub_name()).await.unwrap().epoch(), epoch);
             look_until(&engine, || open_files(&directory) == 0).await;
             assert_eq!(ask(&engine, send(), request("once")).await, Ok(Done::Repeated));
         }
-        assert_eq!(engine.counts().await[0].requests_repeated, 3, "it counts on");
+        assert_eq!(engine.counts()[0].requests_repeated, 3, "it counts on");
         engine.close().await.unwrap();
         drop(engine);
         let engine = self::engine(&directory, 2, Config { hub_shards, ..config() }, KEPT).await;
@@ -241,7 +241,7 @@ async fn a_hub_that_has_long_been_empty_is_removed() {
     let path = directory.path().join("hubs/chat");
     assert!(path.exists());
     look_until(&engine, || !path.exists()).await;
-    assert!(engine.counts().await.is_empty());
+    assert!(engine.counts().is_empty());
     assert_eq!(ask(&engine, send(), None).await, Ok(Done::Executed));
     assert!(!path.exists(), "nor does a send bring it back");
     visit(&engine, "one").await;
@@ -286,7 +286,7 @@ async fn a_hub_with_an_end_that_is_not_told_stays() {
     let store = Arc::new(store(directory.path()).await);
     let checkpoints = CheckpointBounds::default();
     let (config, boot, now) = (Arc::new(config()), BootId(1), wall_clock());
-    let engine = Engine::with_all(config, store, boot, now, checkpoints, AT_ONCE, handlers);
+    let engine = Engine::with_all(config, store, boot, now, checkpoints, AT_ONCE, handlers, Arc::default());
     visit(&engine, "one").await;
     let (ended, told) = application.disconnected().await;
     assert_eq!(ended.subject.connection_id, ConnectionId::new("one"));
@@ -338,9 +338,9 @@ async fn a_round_closes_no_more_hubs_than_its_bound() {
         engine.hub(&HubName::new(&format!("h{n}")).unwrap()).await.unwrap();
     }
     engine.look_at_hubs().await;
-    assert_eq!(engine.counts().await.len(), 1);
+    assert_eq!(engine.counts().len(), 1);
     engine.look_at_hubs().await;
-    assert_eq!(engine.counts().await.len(), 0);
+    assert_eq!(engine.counts().len(), 0);
 }
 
 #[tokio::test]
@@ -400,7 +400,7 @@ async fn a_copy_ends_its_sessions_and_keeps_what_belongs_to_the_hub() {
         assert!(!log.is_copy());
         let resumed = hub.resume(ConnectionId::new("one"), Subprotocol::JsonReliable).await;
         assert_eq!(resumed.err(), Some(OpenError::Refused));
-        assert_eq!(engine.counts().await[0].sessions, 0);
+        assert_eq!(engine.counts()[0].sessions, 0);
         assert_eq!(ask(&engine, send(), request("once")).await, Ok(Done::Repeated));
         // Not answered, so that the next boot tells them as well.
         let told = [application.disconnected().await.0, application.disconnected().await.0];

@@ -10,6 +10,7 @@ mod application;
 mod calls;
 mod clock;
 mod counts;
+mod ends;
 mod event_handlers;
 mod failures;
 mod hubs;
@@ -36,8 +37,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use oncewire_protocol::hub::{
-    Attachment, CheckpointBounds, Hub, HubSettings, Input, OpenError, OpenId, Opening, Restored, Resuming,
-    Shard, UNTOLD_MAX,
+    CheckpointBounds, Hub, HubSettings, Input, OpenError, OpenId, Opening, Restored, Resuming, Shard,
+    UNTOLD_MAX,
 };
 use oncewire_protocol::log::{BootId, CheckpointError, LogEpoch, Offset, Time};
 use oncewire_protocol::session::{MemoryBudget, OutboxLimits, RequestBounds, SessionLimits, UserSessions};
@@ -47,8 +48,11 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::config::{Config, EventFailure};
 use crate::store::{Bounds, Store, StoreError};
+use crate::telemetry::{Counters, Episode};
 use calls::Calls;
 use clock::BootClock;
+use counts::LiveCounts;
+use ends::Ends;
 use failures::Failures;
 use hubs::Hubs;
 use shard::{Command, Folded};
@@ -74,6 +78,11 @@ struct EngineState {
     hubs: Mutex<Hubs>,
     failures: Failures,
     event_handlers: Arc<dyn EventHandlers>,
+    counters: Arc<Counters>,
+    /// Of sessions that end since memory is short.
+    shedding: Episode,
+    /// Of new hubs that can't be started.
+    start_failures: Episode,
 }
 
 /// A hub cannot be used now; the same request may be tried again.
@@ -99,15 +108,16 @@ impl Engine {
         Self::with_checkpoints(config, store, boot, CheckpointBounds::default())
     }
 
-    /// One whose application has event handlers.
+    /// One whose application has event handlers, and that counts here.
     pub fn with_event_handlers(
         config: Arc<Config>,
         store: Arc<dyn Store>,
         boot: BootId,
         event_handlers: Arc<dyn EventHandlers>,
+        counters: Arc<Counters>,
     ) -> Self {
         let (checkpoints, bounds) = (CheckpointBounds::default(), HubBounds::default());
-        Self::with_all(config, store, boot, wall_clock(), checkpoints, bounds, event_handlers)
+        Self::with_all(config, store, boot, wall_clock(), checkpoints, bounds, event_handlers, counters)
     }
 
     /// One whose hubs make checkpoints within these bounds.
@@ -128,11 +138,12 @@ impl Engine {
         checkpoints: CheckpointBounds,
         hub_bounds: HubBounds,
     ) -> Self {
-        let event_handlers = Arc::new(NoEventHandlers::default());
-        Self::with_all(config, store, boot, wall_clock(), checkpoints, hub_bounds, event_handlers)
+        let (handlers, counters) = (Arc::new(NoEventHandlers::default()), Arc::default());
+        Self::with_all(config, store, boot, wall_clock(), checkpoints, hub_bounds, handlers, counters)
     }
 
     /// `clock` is what the wall clock says at this start.
+    #[expect(clippy::too_many_arguments, reason = "all that an engine is made of, for tests")]
     fn with_all(
         config: Arc<Config>,
         store: Arc<dyn Store>,
@@ -141,6 +152,7 @@ impl Engine {
         checkpoints: CheckpointBounds,
         hub_bounds: HubBounds,
         event_handlers: Arc<dyn EventHandlers>,
+        counters: Arc<Counters>,
     ) -> Self {
         let bytes_max = usize::try_from(config.message_memory_bytes_max).unwrap_or(usize::MAX);
         let budget = Arc::new(MemoryBudget::new(bytes_max));
@@ -155,7 +167,15 @@ impl Engine {
             hubs: Mutex::default(),
             failures: Failures::default(),
             event_handlers,
+            counters,
+            shedding: Episode::new("sessions ended since memory was short", ""),
+            start_failures: Episode::new("hubs could not be started", ""),
         }))
+    }
+
+    /// What is counted, by the engine and by all around it.
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.0.counters
     }
 
     /// The application's event handlers.
@@ -210,7 +230,11 @@ impl Engine {
         let from = applied.map_or(first, |applied| Offset(applied.0 + 1));
         let empty_since = log.empty_since();
         let clock = clock.hub(name);
-        let upkeep = Upkeep::new(Arc::clone(&log), checkpointer, count, failures.clone(), clock.clone());
+        let upkeep =
+            Upkeep::new(Arc::clone(&log), checkpointer, count, failures.clone(), clock.clone(), name);
+        let ends = Ends::new(name.clone(), Arc::clone(&self.0.counters), self.0.shedding.clone());
+        let (ends, counts) = (Arc::new(ends), Arc::<LiveCounts>::default());
+        let append_failures = Episode::new("appends to the log failed", format!("hub {name}"));
         let mut inboxes = Vec::with_capacity(shards.len());
         let (mut folding, mut starting) = (Vec::new(), Vec::new());
         for hub in shards {
@@ -218,7 +242,12 @@ impl Engine {
             let ((folded, is_folded), (live, is_live)) = (oneshot::channel(), oneshot::channel());
             let (log, upkeep) = (Arc::clone(&log), Arc::clone(&upkeep));
             let calls = Calls::new(name.clone(), Arc::clone(&self.0.event_handlers));
-            let driver = shard::Driver::new(hub, calls, log, from, inputs, upkeep, failures.clone());
+            let telling = shard::Telling {
+                ends: Arc::clone(&ends),
+                counts: Arc::clone(&counts),
+                append_failures: append_failures.clone(),
+            };
+            let driver = shard::Driver::new(hub, calls, log, from, inputs, upkeep, failures.clone(), telling);
             tokio::spawn(driver.run(shard::Start { end, folded, live }));
             inboxes.push(inbox);
             folding.push(is_folded);
@@ -255,6 +284,7 @@ impl Engine {
             next_id: AtomicU64::new(1),
             answered: AtomicU64::new(0),
             requests_repeated,
+            counts,
         }));
         Ok((handle, empty_since))
     }
@@ -297,6 +327,7 @@ struct HubState {
     answered: AtomicU64,
     /// Requests of the application that came again and were not executed again.
     requests_repeated: Arc<AtomicU64>,
+    counts: Arc<LiveCounts>,
 }
 
 impl HubHandle {
@@ -309,7 +340,7 @@ impl HubHandle {
     pub async fn open(&self, session: NewSession) -> Result<Socket, OpenError> {
         let shard = self.shard_of(&session.connection_id);
         let open = OpenId(self.next_id());
-        attach(shard, &self.0.clock, open, Input::from(Opening { open, session })).await
+        attach(shard, &self.0, open, Input::from(Opening { open, session })).await
     }
 
     /// Attaches a socket to a session; one that is attached is cut. The caller has verified the reconnection token.
@@ -339,7 +370,7 @@ impl HubHandle {
         let shard = self.shard_of(&connection_id);
         let open = OpenId(self.next_id());
         let resuming = Resuming { open, connection_id, subprotocol, has_waited };
-        attach(shard, &self.0.clock, open, Input::Resume(resuming)).await
+        attach(shard, &self.0, open, Input::Resume(resuming)).await
     }
 
     /// The hub's time now.
@@ -390,30 +421,31 @@ impl HubHandle {
 
 async fn attach(
     shard: &mpsc::Sender<Command>,
-    clock: &HubClock,
+    hub: &HubState,
     open: OpenId,
     input: Input,
 ) -> Result<Socket, OpenError> {
     let (reply, outcome) = oneshot::channel();
     shard.send(Command::Open(open, input, reply)).await.map_err(|_| OpenError::Unavailable)?;
-    let mut waiting = Waiting { outcome, shard, clock };
-    let attachment = (&mut waiting.outcome).await.unwrap_or(Err(OpenError::Unavailable))?;
-    Ok(Socket::new(attachment, shard.clone(), clock.clone()))
+    let mut waiting = Waiting { outcome, shard, hub };
+    let attached = (&mut waiting.outcome).await.unwrap_or(Err(OpenError::Unavailable))?;
+    Ok(Socket::new(attached, shard.clone(), hub.clock.clone(), &hub.counts))
 }
 
 /// A caller that waits for its socket. One that stops waiting may have been answered already: that socket is lost,
 /// and its session must not stay attached to nobody.
 struct Waiting<'a> {
-    outcome: oneshot::Receiver<Result<Attachment, OpenError>>,
+    outcome: oneshot::Receiver<Result<shard::Attached, OpenError>>,
     shard: &'a mpsc::Sender<Command>,
-    clock: &'a HubClock,
+    hub: &'a HubState,
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         self.outcome.close();
-        if let Ok(Ok(attachment)) = self.outcome.try_recv() {
-            drop(Socket::new(attachment, self.shard.clone(), self.clock.clone()));
+        if let Ok(Ok(attached)) = self.outcome.try_recv() {
+            let HubState { clock, counts, .. } = self.hub;
+            drop(Socket::new(attached, self.shard.clone(), clock.clone(), counts));
         }
     }
 }

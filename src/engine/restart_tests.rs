@@ -199,6 +199,7 @@ async fn a_hub_goes_on_from_its_logs_time_when_the_wall_clock_is_behind_it() {
             OFTEN,
             HubBounds::default(),
             Arc::new(NoEventHandlers::default()),
+            Arc::default(),
         )
     };
     let wall = wall_clock();

@@ -18,14 +18,17 @@ use oncewire_protocol::hub::{
     self, AppendId, Attachment, CommandError, CommandId, Done, Hub, Input, OpenError, OpenId, Output,
     SocketEnd, Step, UNTOLD_MAX,
 };
-use oncewire_protocol::log::{Disconnected, Offset, Time};
+use oncewire_protocol::log::{Certainty, Disconnected, Offset, Time};
+use oncewire_protocol::wire::UserId;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::calls::Calls;
+use super::counts::LiveCounts;
+use super::ends::Ends;
 use super::upkeep::Upkeep;
 use super::{Failures, HubClock};
 use crate::store::{Log, StoreError, Tail};
-use crate::telemetry::Episode;
+use crate::telemetry::{AppendFailure, Episode};
 
 /// Inputs taken from the inbox in one turn, before writers are woken.
 pub(super) const TURN_INPUTS_MAX: usize = 256;
@@ -33,7 +36,7 @@ pub(super) const TURN_INPUTS_MAX: usize = 256;
 /// What others send to a shard.
 pub(super) enum Command {
     Input(Input),
-    Open(OpenId, Input, oneshot::Sender<Result<Attachment, OpenError>>),
+    Open(OpenId, Input, oneshot::Sender<Result<Attached, OpenError>>),
     Ask(hub::Command, oneshot::Sender<Asked>),
     Look(Look),
     /// Whether nobody is there and nothing is under way, behind all that came before.
@@ -42,6 +45,12 @@ pub(super) enum Command {
     Quit(oneshot::Sender<Infallible>),
     /// The process ends. Answered when all that came before is settled.
     Drain(oneshot::Sender<()>),
+}
+
+/// A socket that was attached, and whom its session acts for.
+pub(super) struct Attached {
+    pub(super) attachment: Attachment,
+    pub(super) user_id: Option<UserId>,
 }
 
 /// How a command ended, and up to which offset the shard had applied the log by then.
@@ -105,6 +114,13 @@ impl Starting {
 /// Who was in an append, and how it ended.
 type AppendDone = (Vec<AppendId>, Result<Vec<Offset>, StoreError>);
 
+/// What a hub's shards tell together.
+pub(super) struct Telling {
+    pub(super) ends: Arc<Ends>,
+    pub(super) counts: Arc<LiveCounts>,
+    pub(super) append_failures: Episode,
+}
+
 /// Owns a shard and everything that happens to it.
 pub(super) struct Driver {
     hub: Hub,
@@ -122,10 +138,12 @@ pub(super) struct Driver {
     has_more: bool,
     rounds: watch::Receiver<u64>,
     failures: Failures,
-    append_failures: Episode,
+    telling: Telling,
+    /// Sessions that are among the hub's counts.
+    sessions_counted: usize,
     untold_full: Episode,
     appends: FuturesUnordered<BoxFuture<'static, AppendDone>>,
-    opening: HashMap<OpenId, oneshot::Sender<Result<Attachment, OpenError>>>,
+    opening: HashMap<OpenId, oneshot::Sender<Result<Attached, OpenError>>>,
     commands: HashMap<CommandId, oneshot::Sender<Asked>>,
     /// Looks that have come too early.
     looks: Vec<Look>,
@@ -137,6 +155,7 @@ pub(super) struct Driver {
 }
 
 impl Driver {
+    #[expect(clippy::too_many_arguments, reason = "each is a part of the shard")]
     pub(super) fn new(
         hub: Hub,
         calls: Calls,
@@ -145,6 +164,7 @@ impl Driver {
         inbox: mpsc::Receiver<Command>,
         upkeep: Arc<Upkeep>,
         failures: Failures,
+        telling: Telling,
     ) -> Self {
         Self {
             hub,
@@ -159,8 +179,9 @@ impl Driver {
             write: None,
             has_more: false,
             failures,
-            append_failures: Episode::default(),
-            untold_full: Episode::default(),
+            telling,
+            sessions_counted: 0,
+            untold_full: Episode::new("ends that the application was not told of", ""),
             appends: FuturesUnordered::new(),
             opening: HashMap::new(),
             commands: HashMap::new(),
@@ -331,6 +352,8 @@ impl Driver {
     /// Carries out what the hub asks for until it asks for nothing more. All its appends go to the log in one call.
     fn settle(&mut self) -> Result<(), StoreError> {
         loop {
+            // Before anybody is answered who could ask.
+            self.count_sessions();
             let mut ids = Vec::new();
             let mut records = Vec::new();
             while let Some(output) = self.hub.poll_output() {
@@ -343,6 +366,7 @@ impl Driver {
                     Output::Call { call, event } => self.calls.call(call, *event),
                     Output::Connected(connected) => self.calls.connected(*connected),
                     Output::Disconnected(disconnected) => self.disconnected(*disconnected),
+                    Output::Ended(ended) => self.telling.ends.tell(&ended),
                     Output::CommandDone { command, outcome } => {
                         if let Some(reply) = self.commands.remove(&command) {
                             let _ = reply.send((outcome, self.hub.applied()));
@@ -364,6 +388,14 @@ impl Driver {
         }
     }
 
+    fn count_sessions(&mut self) {
+        let sessions = self.hub.sessions();
+        if sessions != self.sessions_counted {
+            self.telling.counts.sessions_changed(self.sessions_counted, sessions);
+            self.sessions_counted = sessions;
+        }
+    }
+
     fn disconnected(&mut self, disconnected: Disconnected) {
         if self.hub.untold() >= UNTOLD_MAX && self.untold_full.is_news(Instant::now()) {
             tracing::warn!(
@@ -376,7 +408,11 @@ impl Driver {
 
     fn opened(&mut self, open: OpenId, outcome: Result<Attachment, OpenError>) {
         let Some(reply) = self.opening.remove(&open) else { return };
-        if let Err(Ok(attachment)) = reply.send(outcome) {
+        let outcome = outcome.map(|attachment| {
+            let user_id = self.hub.user_of(attachment.session);
+            Attached { attachment, user_id }
+        });
+        if let Err(Ok(Attached { attachment, .. })) = reply.send(outcome) {
             // Whoever asked has gone meanwhile.
             self.hub.handle(
                 self.clock.now(),
@@ -389,7 +425,11 @@ impl Driver {
         let Err(error) = outcome else { return };
         self.failures.report(&error);
         let certainty = error.certainty;
-        if self.append_failures.is_news(Instant::now()) {
+        self.telling.ends.counters().appends_failed.count(match certainty {
+            Certainty::Definite => AppendFailure::Definite,
+            Certainty::Indefinite => AppendFailure::Indefinite,
+        });
+        if self.telling.append_failures.is_news(Instant::now()) {
             tracing::warn!(%error, ?certainty, "appends fail; those that may have succeeded are tried again");
         } else {
             tracing::debug!(%error, ?certainty, "an append failed");

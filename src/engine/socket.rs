@@ -1,27 +1,43 @@
 //! One attached socket, as the edge holds it.
 
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::Poll;
 
 use futures_util::future::{BoxFuture, FutureExt};
 use oncewire_protocol::hub::{Attachment, Input, SocketEnd};
 use oncewire_protocol::session::Request;
+use oncewire_protocol::wire::UserId;
 use tokio::sync::mpsc;
 
 use super::HubClock;
-use super::shard::Command;
+use super::counts::{CountedSocket, LiveCounts};
+use super::shard::{Attached, Command};
 
 /// An attached socket. Dropping it without [`Socket::close`] counts as a lost socket.
 pub struct Socket {
     attachment: Attachment,
     shard: mpsc::Sender<Command>,
     clock: HubClock,
+    user_id: Option<UserId>,
     is_closed: bool,
+    _counted: CountedSocket,
 }
 
 impl Socket {
-    pub(super) fn new(attachment: Attachment, shard: mpsc::Sender<Command>, clock: HubClock) -> Self {
-        Self { attachment, shard, clock, is_closed: false }
+    pub(super) fn new(
+        Attached { attachment, user_id }: Attached,
+        shard: mpsc::Sender<Command>,
+        clock: HubClock,
+        counts: &Arc<LiveCounts>,
+    ) -> Self {
+        let _counted = CountedSocket::new(counts);
+        Self { attachment, shard, clock, user_id, is_closed: false, _counted }
+    }
+
+    /// Whom its session acts for.
+    pub fn user_id(&self) -> Option<&UserId> {
+        self.user_id.as_ref()
     }
 
     /// The session and its outbox.

@@ -17,6 +17,8 @@ use oncewire_protocol::wire::{
 };
 use tokio::sync::Semaphore;
 
+use oncewire_protocol::hub::Attachment;
+
 use super::*;
 use crate::store::{
     Bounds, Checkpoint, CheckpointChange, Checkpoints, Log, MemoryStore, StoreErrorCause, Tail,

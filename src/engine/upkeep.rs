@@ -4,15 +4,18 @@
 //! they still need.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures_util::future::FutureExt;
 use oncewire_protocol::hub::{CheckpointChange, Checkpointer, Hub, Step};
 use oncewire_protocol::log::{Offset, Time};
+use oncewire_protocol::wire::HubName;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::{Failures, HubClock};
 use crate::store::{self, Checkpoint, Log, StoreError};
+use crate::telemetry::Episode;
 
 /// Shared by a hub's shards.
 pub(super) struct Upkeep {
@@ -23,6 +26,8 @@ pub(super) struct Upkeep {
     rounds: watch::Sender<u64>,
     failures: Failures,
     clock: HubClock,
+    write_failures: Episode,
+    trim_failures: Episode,
 }
 
 enum Kind {
@@ -48,6 +53,7 @@ impl Upkeep {
         shards: u16,
         failures: Failures,
         clock: HubClock,
+        hub: &HubName,
     ) -> Arc<Self> {
         let kind = if log.outlives_process() {
             Kind::Checkpoints(Box::new(Mutex::new(checkpointer)))
@@ -55,7 +61,11 @@ impl Upkeep {
             Kind::Read(Mutex::new(vec![None; usize::from(shards)]))
         };
         let rounds = watch::Sender::new(0);
-        Arc::new(Self { log, kind, trims: Mutex::default(), rounds, failures, clock })
+        let of = || format!("hub {hub}");
+        let write_failures = Episode::new("checkpoints could not be written", of());
+        let trim_failures = Episode::new("the log could not be trimmed", of());
+        let trims = Mutex::default();
+        Arc::new(Self { log, kind, trims, rounds, failures, clock, write_failures, trim_failures })
     }
 
     /// The hub's clock.
@@ -99,7 +109,9 @@ impl Upkeep {
     pub(super) async fn write(self: Arc<Self>, shard: u16, changes: Vec<CheckpointChange>) {
         let outcome = self.log.checkpoint(changes.into_iter().map(stored).collect()).await;
         if let Err(error) = &outcome {
-            tracing::warn!(%error, "a hub's checkpoint could not be written");
+            if self.write_failures.is_news(Instant::now()) {
+                tracing::warn!(%error, "a hub's checkpoint could not be written");
+            }
             self.failures.report(error);
         }
         let Kind::Checkpoints(checkpointer) = &self.kind else { return };
@@ -166,7 +178,9 @@ impl Upkeep {
 
     fn trimmed(&self, outcome: Result<(), StoreError>) {
         if let Err(error) = outcome {
-            tracing::warn!(%error, "a hub's log could not be trimmed");
+            if self.trim_failures.is_news(Instant::now()) {
+                tracing::warn!(%error, "a hub's log could not be trimmed");
+            }
             self.failures.report(&error);
         }
     }

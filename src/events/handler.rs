@@ -10,7 +10,6 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use http_body_util::Full;
 use oncewire_protocol::wire::HubName;
-use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::EventsError;
@@ -21,7 +20,7 @@ use super::decoding::decoded;
 use super::request::{BadHeader, Event, Sender};
 use super::validation::{Gate, Question};
 use crate::config::{EventHandler, EventUrl, Secret, SystemEvent};
-use crate::telemetry::Episode;
+use crate::telemetry::{Episode, EventFailure};
 
 /// What takes the place of the event's name when a handler is asked for leave to send.
 const VALIDATE: &str = "validate";
@@ -49,7 +48,7 @@ pub(super) struct Handler {
     connected_places: Arc<Semaphore>,
     connected: Semaphore,
     disconnected: Semaphore,
-    failures: Mutex<Episode>,
+    failures: Episode,
 }
 
 /// Why an event did not get an answer.
@@ -70,6 +69,17 @@ pub(super) enum Failure {
 }
 
 impl Failure {
+    /// As it is counted.
+    pub(super) fn cause(&self) -> EventFailure {
+        match self {
+            Self::NotAllowed => EventFailure::NotAllowed,
+            Self::TimedOut(_) => EventFailure::TimedOut,
+            Self::Exchange(ExchangeError::Network(_)) => EventFailure::Network,
+            Self::Exchange(ExchangeError::TooLarge) => EventFailure::BadAnswer,
+            Self::BadUrl | Self::Exchange(ExchangeError::Unsendable(_)) => EventFailure::Unsendable,
+        }
+    }
+
     /// Whether no later attempt can bring anything else.
     fn is_final(&self) -> bool {
         match self {
@@ -122,7 +132,10 @@ impl Handler {
             connected_places: Arc::new(Semaphore::new(CONNECTED_WAITING_MAX)),
             connected: Semaphore::new(telling_max),
             disconnected: Semaphore::new(telling_max),
-            failures: Mutex::default(),
+            failures: Episode::new(
+                "an event handler fails",
+                format!("hub {hub}, handler {}", settings.url_template),
+            ),
         })
     }
 
@@ -145,7 +158,8 @@ impl Handler {
     pub(super) fn place(&self, event: &str) -> Option<OwnedSemaphorePermit> {
         let place = Arc::clone(&self.waited_for).try_acquire_owned().ok();
         if place.is_none() {
-            self.report(event, &"requests_max events are under way: further ones are refused");
+            let failure = "requests_max events are under way: further ones are refused";
+            self.report(event, EventFailure::Busy, &failure);
         }
         place
     }
@@ -156,6 +170,7 @@ impl Handler {
         if place.is_none() {
             self.report(
                 SystemEvent::Connected.name(),
+                EventFailure::Busy,
                 &"too many sessions begin: it is not told of all of them",
             );
         }
@@ -173,8 +188,8 @@ impl Handler {
         let _turn = self.connected.acquire().await;
         match self.ask(event, jars).await {
             Ok(answer) if answer.status.is_success() => {}
-            Ok(answer) => self.report(event.kind.name(), &answer.status),
-            Err(failure) => self.report(event.kind.name(), &failure),
+            Ok(answer) => self.report(event.kind.name(), EventFailure::Status, &answer.status),
+            Err(failure) => self.report(event.kind.name(), failure.cause(), &failure),
         }
     }
 
@@ -185,20 +200,21 @@ impl Handler {
         match self.exchange(event, jars, &[]).await {
             Ok(answer) if answer.status.is_success() => true,
             Ok(answer) => {
-                self.report(event.kind.name(), &answer.status);
+                self.report(event.kind.name(), EventFailure::Status, &answer.status);
                 !may_change(answer.status)
             }
             Err(failure) => {
-                self.report(event.kind.name(), &failure);
+                self.report(event.kind.name(), failure.cause(), &failure);
                 failure.is_final()
             }
         }
     }
 
     /// Logs that an event of this name failed; those that follow closely are not worth a warning each.
-    pub(super) fn report(&self, event: &str, failure: &dyn fmt::Display) {
+    pub(super) fn report(&self, event: &str, cause: EventFailure, failure: &dyn fmt::Display) {
+        self.sender.counters.events_failed.count(cause);
         let (hub, handler) = (&self.hub, &self.settings.url_template);
-        if self.failures.lock().is_news(Instant::now()) {
+        if self.failures.is_news(Instant::now()) {
             tracing::warn!(%hub, %handler, event, %failure, "an event handler fails");
         } else {
             tracing::debug!(%hub, %handler, event, %failure, "an event handler fails");
@@ -215,7 +231,12 @@ impl Handler {
         let owner = (event.hub.clone(), event.connection_id.clone());
         let send = || {
             let request = self.request(event, uri.clone(), jars.header(&owner, &uri));
-            async { self.client.send(request?).await }
+            async {
+                let begun = Instant::now();
+                let outcome = self.client.send(request?).await;
+                self.tell_call(event.kind.name(), begun, &outcome);
+                outcome
+            }
         };
         let whole = async {
             if let Some(gate) = &self.gate
@@ -232,6 +253,20 @@ impl Handler {
             jars.keep(&owner, &uri, &answer.headers);
         }
         Ok(answer)
+    }
+
+    fn tell_call(&self, event: &str, begun: Instant, outcome: &Result<Answer, ExchangeError>) {
+        let (hub, handler) = (&self.hub, &self.settings.url_template);
+        let elapsed_ms = begun.elapsed().as_millis() as u64;
+        match outcome {
+            Ok(answer) => {
+                let status = answer.status.as_u16();
+                tracing::debug!(%hub, %handler, event, status, elapsed_ms, "event handler called");
+            }
+            Err(error) => {
+                tracing::debug!(%hub, %handler, event, %error, elapsed_ms, "event handler called");
+            }
+        }
     }
 
     fn request(
@@ -264,14 +299,31 @@ fn authorization(bearer_token: &Secret) -> Option<HeaderValue> {
 
 /// Asks for leave to send, and logs why there is none.
 fn gate(question: Question, sender: Arc<Sender>, hub: HubName, handler: String) -> Gate {
-    let asked = Arc::new((question, sender, hub, handler));
+    let of = format!("hub {hub}, handler {handler}");
+    let refusals = Episode::new("an event handler gives no leave to send it events", of);
+    let asked = Arc::new((question, sender, hub, handler, refusals));
     Gate::new(move || {
         let asked = Arc::clone(&asked);
         async move {
-            let (question, sender, hub, handler) = &*asked;
+            let (question, sender, hub, handler, refusals) = &*asked;
+            let begun = Instant::now();
             let outcome = question.ask(sender).await;
-            if let Err(refusal) = &outcome {
-                tracing::warn!(%hub, %handler, %refusal, "an event handler gives no leave to send it events");
+            let elapsed_ms = begun.elapsed().as_millis() as u64;
+            match &outcome {
+                Ok(status) => {
+                    let status = status.as_u16();
+                    tracing::debug!(%hub, %handler, status, elapsed_ms, "event handler validated");
+                }
+                Err(refusal) if refusals.is_news(Instant::now()) => {
+                    tracing::warn!(
+                        %hub, %handler, %refusal, elapsed_ms, "an event handler gives no leave to send it events"
+                    );
+                }
+                Err(refusal) => {
+                    tracing::debug!(
+                        %hub, %handler, %refusal, elapsed_ms, "an event handler gives no leave to send it events"
+                    );
+                }
             }
             outcome.is_ok()
         }

@@ -37,10 +37,12 @@ mod routes;
 mod tests;
 mod validation;
 
+use std::fmt;
 use std::future::ready;
 use std::sync::Arc;
+use std::time::Instant;
 
-use axum::http::HeaderValue;
+use axum::http::{HeaderValue, StatusCode};
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, FutureExt};
 use oncewire_protocol::log::{Disconnected, EventId};
@@ -53,6 +55,8 @@ use crate::config::{Config, SystemEvent};
 use crate::engine::{
     self, Accepted, ConnectRefused, Connected, Connecting, EventError, EventHandlers, Handled, UserEvent,
 };
+use crate::telemetry::{Counters, Episodes, EventFailure};
+use attempts::may_change;
 pub use client::ClientError;
 use cookies::Jars;
 use handler::Handler;
@@ -99,6 +103,25 @@ struct Shared {
     replacing: Mutex<()>,
     changes: watch::Sender<u64>,
     jars: Jars,
+    counters: Arc<Counters>,
+    /// Of events that no handler takes, by their hub.
+    untaken: Episodes<HubName>,
+}
+
+/// Why no handler takes a user event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Untaken {
+    NoHandlers,
+    NoPattern,
+}
+
+impl fmt::Display for Untaken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoHandlers => "the configuration has no event handler for a hub of this name",
+            Self::NoPattern => "the user_event_pattern of no event handler of the hub takes it",
+        })
+    }
 }
 
 impl Events {
@@ -106,9 +129,13 @@ impl Events {
     ///
     /// # Errors
     /// When one of them can't be used.
-    pub fn new(config: &Config, access_keys: AccessKeys) -> Result<Self, EventsError> {
+    pub fn new(
+        config: &Config,
+        access_keys: AccessKeys,
+        counters: Arc<Counters>,
+    ) -> Result<Self, EventsError> {
         let origin = HeaderValue::try_from(config.public_host()).map_err(|_| EventsError::BadOrigin)?;
-        let sender = Arc::new(Sender { origin, access_keys });
+        let sender = Arc::new(Sender { origin, access_keys, counters: Arc::clone(&counters) });
         let routes = Routes::build(config, &sender, &Routes::default())?;
         Ok(Self(Arc::new(Shared {
             sender,
@@ -116,6 +143,8 @@ impl Events {
             replacing: Mutex::new(()),
             changes: watch::Sender::new(0),
             jars: Jars::default(),
+            counters,
+            untaken: Episodes::new("events that no event handler takes"),
         })))
     }
 
@@ -183,6 +212,7 @@ impl EventHandlers for Events {
 
     fn user_event(&self, hub: &HubName, event: UserEvent) -> BoxFuture<'static, Result<Handled, EventError>> {
         let Some(handler) = self.0.routes().user_event(hub, event.event.as_str()).map(Arc::clone) else {
+            self.0.report_untaken(hub, event.event.as_str());
             return ready(Err(EventError::NoHandler)).boxed();
         };
         let Some(place) = handler.place(event.event.as_str()) else {
@@ -219,8 +249,8 @@ impl Shared {
     }
 
     async fn connect(&self, handler: &Handler, connecting: Connecting) -> Result<Accepted, ConnectRefused> {
-        let failed = |failure: &dyn std::fmt::Display| {
-            handler.report(SystemEvent::Connect.name(), failure);
+        let report = |cause, failure: &dyn fmt::Display| {
+            handler.report(SystemEvent::Connect.name(), cause, failure);
             ConnectRefused::Failed
         };
         let event = Event {
@@ -234,17 +264,34 @@ impl Shared {
             time: engine::wall_clock(),
             content_type: request::JSON,
             metadata: None,
-            body: connect::body(&connecting).map_err(|error| failed(&error))?,
+            body: connect::body(&connecting).map_err(|error| report(EventFailure::Unsendable, &error))?,
         };
-        let answer = handler.ask(&event, &self.jars).await.map_err(|failure| failed(&failure))?;
+        let answer = handler.ask(&event, &self.jars).await;
+        let answer = answer.map_err(|failure| report(failure.cause(), &failure))?;
         let status = answer.status;
         if status.is_success() {
-            return connect::accepted(connecting, &answer).map_err(|bad| failed(&bad));
+            let accepted = connect::accepted(connecting, &answer);
+            return accepted.map_err(|bad| report(EventFailure::BadAnswer, &bad));
         }
-        if status.is_client_error() || status.is_server_error() {
+        let failed = report_status(status).map(|failure| report(EventFailure::Status, &failure));
+        if may_change(status) {
+            return Err(ConnectRefused::FailedWith(status.as_u16()));
+        }
+        if status.is_client_error() {
             return Err(ConnectRefused::ByHandler(status.as_u16()));
         }
-        Err(failed(&status))
+        Err(failed.unwrap_or(ConnectRefused::Failed))
+    }
+
+    /// That nobody takes an event is a fault of the configuration or of the client, and told as such.
+    fn report_untaken(&self, hub: &HubName, event: &str) {
+        self.counters.events_failed.count(EventFailure::NoHandler);
+        let reason = if self.routes().has_handlers(hub) { Untaken::NoPattern } else { Untaken::NoHandlers };
+        if self.untaken.is_news(hub, Instant::now()) {
+            tracing::warn!(%hub, event, %reason, "no event handler takes an event");
+        } else {
+            tracing::debug!(%hub, event, %reason, "no event handler takes an event");
+        }
     }
 
     async fn user_event(
@@ -254,18 +301,19 @@ impl Shared {
         event: UserEvent,
     ) -> Result<Handled, EventError> {
         let UserEvent { subject, id, time, event: name, payload, metadata } = &event;
-        let failed = |failure: &dyn std::fmt::Display| {
-            handler.report(name.as_str(), failure);
+        let failed = |cause, failure: &dyn fmt::Display| {
+            handler.report(name.as_str(), cause, failure);
             EventError::Failed
         };
         let body = (request::content_type(payload.kind), payload.bytes.clone());
         let mut event = Event::of_session(Kind::User(name), hub, subject, (*id, *time), body);
         event.metadata = Some(metadata);
-        let answer = handler.ask(&event, &self.jars).await.map_err(|failure| failed(&failure))?;
+        let answer = handler.ask(&event, &self.jars).await;
+        let answer = answer.map_err(|failure| failed(failure.cause(), &failure))?;
         if !answer.status.is_success() {
-            return Err(failed(&answer.status));
+            return Err(failed(EventFailure::Status, &answer.status));
         }
-        answer::handled(answer).map_err(|bad| failed(&bad))
+        answer::handled(answer).map_err(|bad| failed(EventFailure::BadAnswer, &bad))
     }
 
     /// To the handler of the moment; without one there is nothing left to tell.
@@ -278,4 +326,12 @@ impl Shared {
         let event = Event::of_session(kind, hub, subject, (disconnected.id(), *time), body);
         handler.tell_disconnected(&event, &self.jars).await
     }
+}
+
+/// A status of `connect` that tells of a fault rather than of a decision: the handler failed, or there is none at its URL.
+fn report_status(status: StatusCode) -> Option<StatusCode> {
+    let is_decision = status.is_client_error()
+        && ![StatusCode::NOT_FOUND, StatusCode::METHOD_NOT_ALLOWED, StatusCode::REQUEST_TIMEOUT]
+            .contains(&status);
+    Some(status).filter(|_| !is_decision)
 }

@@ -3,6 +3,8 @@
 //! The headers are those of the public reference "CloudEvents extension for Azure Web PubSub": CloudEvents 1.0 in binary
 //! content mode.
 
+use std::sync::Arc;
+
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use bytes::Bytes;
@@ -14,6 +16,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::auth::AccessKeys;
 use crate::config::SystemEvent;
+use crate::telemetry::Counters;
 
 /// Names the gateway to whom it asks for leave to send, and then in each request.
 pub(super) const REQUEST_ORIGIN: HeaderName = HeaderName::from_static("webhook-request-origin");
@@ -75,6 +78,8 @@ pub(super) struct Sender {
     /// The host under which clients know the gateway.
     pub origin: HeaderValue,
     pub access_keys: AccessKeys,
+    /// Where failures are counted.
+    pub counters: Arc<Counters>,
 }
 
 /// A header can't hold what it should: no attempt would change that. Names the header.
@@ -222,7 +227,8 @@ mod tests {
 
     fn sender() -> Sender {
         let access_keys = AccessKeys::new("0123456789abcdef0123456789abcdef", Some(OLD_KEY)).unwrap();
-        Sender { origin: HeaderValue::from_static("gateway.example.net"), access_keys }
+        let origin = HeaderValue::from_static("gateway.example.net");
+        Sender { origin, access_keys, counters: Arc::default() }
     }
 
     fn subject() -> EventSubject {

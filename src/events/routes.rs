@@ -61,6 +61,11 @@ impl Routes {
         self.of(hub).iter().find(|handler| handler.takes_system_event(event))
     }
 
+    /// Whether there is any handler of the hub.
+    pub(super) fn has_handlers(&self, hub: &HubName) -> bool {
+        !self.of(hub).is_empty()
+    }
+
     fn of(&self, hub: &HubName) -> &[Arc<Handler>] {
         self.0.get(hub).map_or(&[], Vec::as_slice)
     }

@@ -31,8 +31,10 @@ const ALLOWED_ORIGIN: HeaderName = HeaderName::from_static("webhook-allowed-orig
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Refusal {
     /// It names other origins, or none.
-    #[error("AbuseProtectionResponseMissingAllowedOrigin: WebHook-Allowed-Origin does not name {0}")]
-    MissingAllowedOrigin(String),
+    #[error(
+        "AbuseProtectionResponseMissingAllowedOrigin: the answer ({1}) has no WebHook-Allowed-Origin that names {0}"
+    )]
+    MissingAllowedOrigin(String, StatusCode),
     /// It does not answer with success.
     #[error("AbuseProtectionResponseInvalidStatusCode: {0}")]
     InvalidStatusCode(StatusCode),
@@ -49,8 +51,8 @@ pub(super) struct Question {
 }
 
 impl Question {
-    /// Asks by `OPTIONS`, and where nothing is found for that, by `GET`.
-    pub(super) async fn ask(&self, sender: &Sender) -> Result<(), Refusal> {
+    /// Asks by `OPTIONS`, and where nothing is found for that, by `GET`. Returns the status of the leave.
+    pub(super) async fn ask(&self, sender: &Sender) -> Result<StatusCode, Refusal> {
         let mut answer = self.answer(Method::OPTIONS, sender).await?;
         if answer.status == StatusCode::NOT_FOUND {
             answer = self.answer(Method::GET, sender).await?;
@@ -60,9 +62,9 @@ impl Question {
         }
         let origin = sender.origin.to_str().unwrap_or_default();
         if !allows(&answer.headers, origin) {
-            return Err(Refusal::MissingAllowedOrigin(origin.to_owned()));
+            return Err(Refusal::MissingAllowedOrigin(origin.to_owned(), answer.status));
         }
-        Ok(())
+        Ok(answer.status)
     }
 
     async fn answer(&self, method: Method, sender: &Sender) -> Result<Answer, Refusal> {

@@ -1,7 +1,6 @@
 //! Why a request is refused: one table from causes to statuses and bodies.
 
 use std::borrow::Cow;
-use std::fmt;
 
 use axum::Json;
 use axum::http::header::{ALLOW, HeaderName, RETRY_AFTER, WWW_AUTHENTICATE};
@@ -10,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
 use super::repetition;
+use crate::auth::TokenError;
 use crate::engine::{CommandError, HubUnavailable, TOO_MANY_HUBS_RETRY_SECONDS};
 
 /// A refusal. Its body is the API's `ErrorDetail`, and its code also stands in a header, for answers without a body.
@@ -20,6 +20,13 @@ pub(super) struct RestError {
     target: &'static str,
     pub(super) message: Cow<'static, str>,
     header: Option<Box<(HeaderName, HeaderValue)>>,
+}
+
+/// Why a request was refused, as the log says it: its message may hold what an application has sent.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Refused {
+    pub(super) code: &'static str,
+    pub(super) target: &'static str,
 }
 
 #[derive(Serialize)]
@@ -57,9 +64,10 @@ impl RestError {
         }
     }
 
-    /// The reason is told to the log only.
-    pub(super) fn unauthorized() -> Self {
-        let (status, message) = (StatusCode::UNAUTHORIZED, "A valid token is required.");
+    /// Says why the token was refused, as the client endpoint does; without an error there was none.
+    pub(super) fn unauthorized(error: Option<TokenError>) -> Self {
+        let message = error.map_or_else(|| "An access token is needed.".to_owned(), |error| sentence(&error));
+        let status = StatusCode::UNAUTHORIZED;
         let error = Self::new(status, "Error.Unauthorized", "Authorization", message);
         Self { header: Some(Box::new((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")))), ..error }
     }
@@ -107,6 +115,12 @@ impl RestError {
     }
 }
 
+fn sentence(error: &TokenError) -> String {
+    let text = error.to_string();
+    let mut letters = text.chars();
+    letters.next().map_or(String::new(), |first| format!("{}{}.", first.to_uppercase(), letters.as_str()))
+}
+
 impl From<HubUnavailable> for RestError {
     fn from(error: HubUnavailable) -> Self {
         tracing::debug!(%error, "a hub is not available");
@@ -143,12 +157,6 @@ impl From<CommandError> for RestError {
     }
 }
 
-impl fmt::Display for RestError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.code)
-    }
-}
-
 impl IntoResponse for RestError {
     fn into_response(self) -> Response {
         let Self { status, code, target, message, header } = self;
@@ -157,6 +165,7 @@ impl IntoResponse for RestError {
         response.headers_mut().extend(header.map(|header| *header));
         let name = HeaderName::from_static("x-ms-error-code");
         response.headers_mut().insert(name, HeaderValue::from_static(code));
+        response.extensions_mut().insert(Refused { code, target });
         response
     }
 }

@@ -29,20 +29,22 @@ mod route;
 mod tokens;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::header::{AUTHORIZATION, HOST, HeaderName};
-use axum::http::{HeaderMap, HeaderValue, request};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, request};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use url::Url;
 
 use crate::admin::API_SUPPORTED_VERSIONS;
-use crate::auth::{AccessKeys, ContinuationTokens, RestAudience};
+use crate::auth::{AccessKeys, ContinuationTokens, RestAudience, TokenError, TokenRefusals};
 use crate::config::{Config, Scheme};
 use crate::engine::{self, Engine};
-use error::RestError;
+use crate::telemetry::RestRefusal;
+use error::{Refused, RestError};
 use query::Query;
 use repetition::Repeatable;
 
@@ -63,41 +65,80 @@ pub struct Rest {
 
 /// Everything below `/api` that has no route of its own.
 pub fn router(rest: Rest) -> Router {
-    Router::new().route("/api/{*path}", any(serve)).with_state(Arc::new(rest))
+    let refusals = TokenRefusals::new("the REST API", Arc::clone(rest.engine.counters()));
+    let door = Arc::new(Door { rest, refusals });
+    Router::new().route("/api/{*path}", any(serve)).with_state(door)
 }
 
-async fn serve(State(rest): State<Arc<Rest>>, request: Request) -> Response {
-    let mut response = rest.answer(request).await.unwrap_or_else(refused);
+/// The operations, and what is told of their tokens.
+struct Door {
+    rest: Rest,
+    refusals: TokenRefusals,
+}
+
+async fn serve(State(door): State<Arc<Door>>, request: Request) -> Response {
+    let begun = Instant::now();
+    let is_told = tracing::enabled!(tracing::Level::DEBUG);
+    let asked = is_told.then(|| (request.method().clone(), request.uri().path().to_owned()));
+    let mut response = door.answer(request).await.unwrap_or_else(RestError::into_response);
+    let refused = response.extensions().get::<Refused>().copied();
+    if refused.is_some() {
+        door.rest.engine.counters().rest_requests_refused.count(counted(response.status()));
+    }
+    if let Some((method, path)) = asked {
+        let (status, elapsed_ms) = (response.status().as_u16(), begun.elapsed().as_millis() as u64);
+        let (error, target) = refused.map(|Refused { code, target }| (code, target)).unzip();
+        tracing::debug!(%method, path, status, error, target, elapsed_ms, "REST call");
+    }
     let versions = HeaderValue::from_static(API_SUPPORTED_VERSIONS);
     response.headers_mut().insert(HeaderName::from_static("api-supported-versions"), versions);
     response
 }
 
-fn refused(error: RestError) -> Response {
-    tracing::debug!(status = error.status.as_u16(), reason = %error, "request refused");
-    error.into_response()
+fn counted(status: StatusCode) -> RestRefusal {
+    match status {
+        StatusCode::BAD_REQUEST => RestRefusal::BadRequest,
+        StatusCode::UNAUTHORIZED => RestRefusal::Unauthorized,
+        StatusCode::FORBIDDEN => RestRefusal::Forbidden,
+        StatusCode::NOT_FOUND => RestRefusal::NotFound,
+        StatusCode::METHOD_NOT_ALLOWED => RestRefusal::MethodNotAllowed,
+        StatusCode::CONFLICT => RestRefusal::Conflict,
+        StatusCode::PRECONDITION_FAILED => RestRefusal::PreconditionFailed,
+        StatusCode::PAYLOAD_TOO_LARGE => RestRefusal::TooLarge,
+        StatusCode::UNSUPPORTED_MEDIA_TYPE => RestRefusal::UnsupportedMediaType,
+        StatusCode::NOT_IMPLEMENTED => RestRefusal::NotImplemented,
+        StatusCode::SERVICE_UNAVAILABLE => RestRefusal::Unavailable,
+        _ => RestRefusal::Other,
+    }
 }
 
-impl Rest {
+impl Door {
     async fn answer(&self, request: Request) -> Result<Response, RestError> {
         let (head, body) = request.into_parts();
         let found = route::find(&head.method, head.uri.path())?;
         let query = Query::parse(head.uri.query().unwrap_or_default())?;
         let version = query.api_version()?;
         let call = found.read()?;
-        self.authenticate(&head, &call.names_at)?;
-        let window_seconds = self.config.hub(call.hub.as_str()).idempotency_window_seconds;
+        self.rest.authenticate(&head, &call.names_at).map_err(|error| {
+            self.refusals.tell(error, &call.hub);
+            RestError::unauthorized(error)
+        })?;
+        let window_seconds = self.rest.config.hub(call.hub.as_str()).idempotency_window_seconds;
         let repeatable = Repeatable::of(&head.headers, window_seconds, engine::wall_clock().unix_seconds())?;
         let request = operations::Request { head, query, version, call, repeatable };
-        let mut response = operations::run(self, &request, body).await.unwrap_or_else(refused);
+        let mut response =
+            operations::run(&self.rest, &request, body).await.unwrap_or_else(RestError::into_response);
         if request.repeatable.is_some() {
             repetition::tell_result(&mut response);
         }
         Ok(response)
     }
+}
 
-    fn authenticate(&self, head: &request::Parts, names_at: &[usize]) -> Result<(), RestError> {
-        let token = bearer_token(&head.headers).ok_or(RestError::unauthorized())?;
+impl Rest {
+    /// The error is none where there is no token.
+    fn authenticate(&self, head: &request::Parts, names_at: &[usize]) -> Result<(), Option<TokenError>> {
+        let token = bearer_token(&head.headers).ok_or(None)?;
         let audience = RestAudience {
             public_urls: &self.config.public_urls,
             host: host(&head.headers),
@@ -108,7 +149,7 @@ impl Rest {
             self.access_keys.verify_rest_token(token, &audience, engine::wall_clock().unix_seconds());
         verified.map_err(|error| {
             tracing::debug!(path = head.uri.path(), %error, "token refused");
-            RestError::unauthorized()
+            Some(error)
         })
     }
 

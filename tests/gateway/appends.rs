@@ -53,6 +53,8 @@ async fn a_definite_failure_is_answered_and_the_same_ack_id_succeeds_later() {
     let (mut publisher, mut subscriber) = scene(&gateway).await;
     store.fail_next(Failure::Definite);
     publisher.refused(publish("g", 1, "once"), "InternalServerError").await;
+    let failed: Vec<_> = gateway.engine().counters().appends_failed.all().collect();
+    assert_eq!(failed, [("definite", 1), ("indefinite", 0)]);
     publisher.done(publish("g", 1, "once")).await;
     publisher.refused(publish("g", 1, "once"), "Duplicate").await;
     assert_eq!(subscriber.settle().await, [message(1, "g", "p", "once")]);

@@ -26,6 +26,7 @@
 //! | `hubs` | what brings a hub into being and what does not, and how many there may be |
 //! | `rest` | the data-plane REST API, with clients connected |
 //! | `process` | the binary: logs, descriptors, signals |
+//! | `telling` | what its log and its metrics say of ends, refusals, floods and the application's faults |
 
 // A failed expectation is how a test ends here, in helpers too.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -66,5 +67,6 @@ mod shutdown;
 mod soak;
 mod starting;
 mod takeover;
+mod telling;
 mod tls;
 mod wire_limits;

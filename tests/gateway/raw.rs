@@ -145,7 +145,8 @@ async fn a_frame_of_a_client_that_sends_events_closes_with_1011_while_there_is_n
                 .fold(gateway.connector(), |connector, (name, value)| connector.query(name, value));
             let mut raw = connector.token(&member("r")).open().await.unwrap();
             raw.send_bare(&frame).await;
-            assert_eq!(raw.expect_close_reason(1011).await, "Internal server error", "{parameters:?}");
+            let reason = raw.expect_close_reason(1011).await;
+            assert_eq!(reason, "No event handler of the hub takes this event.", "{parameters:?}");
         }
     }
     subscriber.expect_quiet().await;
@@ -224,7 +225,7 @@ async fn a_raw_publish_that_is_certainly_not_stored_closes_with_1011() {
     let mut raw = gateway.raw_publisher("g", &Token::bare().named("r").role(SEND)).await;
     store.fail_next(Failure::Definite);
     raw.send_text("lost").await;
-    assert_eq!(raw.expect_close_reason(1011).await, "Internal server error");
+    assert_eq!(raw.expect_close_reason(1011).await, "The message could not be stored.");
     subscriber.expect_quiet().await;
 
     for failure in [Failure::IndefiniteLost, Failure::IndefiniteStored] {

@@ -10,10 +10,10 @@ use super::handling::{LOST_WITH_GATEWAY, reason_text};
 use super::owner::Purpose;
 use super::request_window::Known;
 use super::timer::Timer;
-use super::{Attachment, Connected, Hub, OpenId, Output, SessionHandle, SessionKey};
+use super::{Attachment, Connected, Hub, OpenId, Output, SessionEnded, SessionHandle, SessionKey};
 use crate::log::{
-    Audience, Body, EventId, HandlerReply, HandlerState, MessageRef, Offset, Opened, Published, Record,
-    RequestKey, Selection, Sent, Time, chunk_of,
+    Audience, Body, EndReason, EventId, HandlerReply, HandlerState, MessageRef, Offset, Opened, Published,
+    Record, RequestKey, Selection, Sent, Time, chunk_of,
 };
 use crate::mutation::{Mutation, is_on};
 use crate::session::{Closing, Marking, MemoryBudget, Outcome, Session, SharedMessage, SharedOutbox};
@@ -107,6 +107,9 @@ impl Hub {
                     if let Some(number) = disconnected {
                         self.keep_untold(key, *number, record.time, reason_text(*reason).to_owned());
                     }
+                    if self.is_live {
+                        self.tell_end(key, Some(*reason));
+                    }
                     self.remove(key);
                 }
             }
@@ -170,6 +173,9 @@ impl Hub {
                 if takes_disconnected {
                     let number = EventId::last_number(self.sessions[key].events.boots);
                     self.keep_untold(key, number, time, LOST_WITH_GATEWAY.to_owned());
+                }
+                if record.key.boot.boot == self.proposer.boot() {
+                    self.tell_end(key, None);
                 }
                 self.remove(key);
             }
@@ -331,7 +337,17 @@ impl Hub {
             let number = EventId::last_number(self.sessions[key].events.boots);
             self.keep_untold(key, number, time, message);
         }
+        if self.is_live {
+            self.tell_end(key, Some(EndReason::ClosedByApplication));
+        }
         self.remove(key);
+    }
+
+    fn tell_end(&mut self, key: SessionKey, reason: Option<EndReason>) {
+        let session = &self.sessions[key];
+        let (connection_id, user_id) = (session.connection_id.clone(), session.user_id.clone());
+        let ended = SessionEnded { connection_id, user_id, reason };
+        self.outputs.push_back(Output::Ended(Box::new(ended)));
     }
 
     /// Takes a session out of everything. A socket that is still attached is closed.

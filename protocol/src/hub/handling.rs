@@ -142,6 +142,7 @@ impl Hub {
             Ok(Handled { reply: Some(reply), .. }) if !fits(&reply) => Err(EventError::Failed),
             other => other,
         };
+        let close = answer.as_ref().err().map_or(Close::INTERNAL_ERROR, |error| error.close());
         let answer = answer.map(|Handled { reply, state }| (reply, state)).map_err(EventError::for_client);
         match session.answer_call(now, batch, answer, &mut self.proposer) {
             CallAnswered::Unknown => {}
@@ -150,20 +151,20 @@ impl Hub {
                 let append = AppendId::Batch { session: key, number: batch };
                 self.outputs.push_back(Output::Append { append, records: vec![record] });
             }
-            CallAnswered::Failed => self.event_failed(now, key),
+            CallAnswered::Failed => self.event_failed(now, key, close),
         }
     }
 
-    fn event_failed(&mut self, now: Time, key: SessionKey) {
+    fn event_failed(&mut self, now: Time, key: SessionKey, close: Close) {
         if self.sessions[key].subprotocol.encoding() == Encoding::Raw {
-            self.close_for_refusal(key, Closing::Now(Close::INTERNAL_ERROR));
+            self.close_for_refusal(key, Closing::Now(close));
             self.answer_settled(now, key);
         } else if self.settings.closes_on_event_failure {
             // Or the answer would go on with what waits.
             self.drop_waiting(key);
             // Nothing can be answered behind the order to close.
             self.answer_settled(now, key);
-            self.close_for_refusal(key, Closing::AfterFlush(Close::INTERNAL_ERROR));
+            self.close_for_refusal(key, Closing::AfterFlush(close));
             self.append_next_batch(now, key);
         } else {
             self.answer_settled(now, key);
@@ -216,6 +217,15 @@ impl EventError {
             Self::Failed => "The event handler failed. The event may be sent again with the same ack id.",
         };
         AckError { name: ErrorName::InternalServerError, message: message.to_owned() }
+    }
+
+    /// The same for a client that is told by closing.
+    fn close(self) -> Close {
+        match self {
+            Self::NoHandler => Close::EVENT_NOT_TAKEN,
+            Self::Busy => Close::EVENT_HANDLER_BUSY,
+            Self::Failed => Close::EVENT_FAILED,
+        }
     }
 }
 

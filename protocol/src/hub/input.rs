@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{CallId, Command, Connected, Done, EventError, Handled, SessionKey, UserEvent};
-use crate::log::{Certainty, Disconnected, HandlerState, Offset, Record, Refusal};
+use crate::log::{Certainty, Disconnected, EndReason, HandlerState, Offset, Record, Refusal};
 use crate::session::{AttachEpoch, PermissionError, Request, SharedOutbox};
 use crate::wire::{Close, ConnectionId, GroupName, ReconnectionToken, Subprotocol, Upstream, UserId};
 
@@ -241,6 +241,17 @@ impl From<Refusal> for CommandError {
     }
 }
 
+/// That a session of this shard is over, for those who watch over the gateway.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionEnded {
+    /// The session.
+    pub connection_id: ConnectionId,
+    /// Whom it acted for.
+    pub user_id: Option<UserId>,
+    /// Why; none when this boot has found it as one that can't be resumed.
+    pub reason: Option<EndReason>,
+}
+
 /// One thing for the driver to do.
 #[derive(Debug)]
 pub enum Output {
@@ -269,6 +280,8 @@ pub enum Output {
     Connected(Box<Connected>),
     /// Tell the application that a session is over; answered by [`Input::Told`], whenever that is.
     Disconnected(Box<Disconnected>),
+    /// Tell that a session is over. A log that is folded again does not tell it again.
+    Ended(Box<SessionEnded>),
     /// A command was carried out, or was not.
     CommandDone {
         /// The driver's name for it.

@@ -41,7 +41,7 @@ pub use commands::{Action, Command, Done};
 pub use handling::{CallId, Connected, EventError, Handled, UNTOLD_MAX, UserEvent};
 pub use input::{
     AppendId, Attachment, CommandError, CommandId, Input, NewSession, OpenError, OpenId, Opening, Output,
-    Resuming, SessionHandle, SocketEnd,
+    Resuming, SessionEnded, SessionHandle, SocketEnd,
 };
 pub use marks::{MARK_MS, MARKS_PER_RECORD_MAX};
 pub use restoring::{Resolving, Restored, Restoring};
@@ -288,13 +288,13 @@ impl Hub {
         self.sessions.len()
     }
 
+    /// Whom a session acts for that is there.
+    pub fn user_of(&self, session: SessionHandle) -> Option<UserId> {
+        self.sessions.get(session.key)?.user_id.clone()
+    }
+
     /// Whether it takes sockets, and nobody is there and nothing is under way: it may be closed, and goes on from its log.
     pub fn is_idle(&self) -> bool {
         self.is_live && self.sessions.is_empty() && self.untold() == 0 && self.proposals.is_empty()
-    }
-
-    /// Sessions with a socket. Looks at each of them.
-    pub fn sockets(&self) -> usize {
-        self.sessions.values().filter(|session| session.outbox.lock().is_attached()).count()
     }
 }

@@ -458,7 +458,7 @@ impl Hub {
         }
         if session.subprotocol.encoding() == Encoding::Raw {
             // What came after it must not arrive without it.
-            self.close_for_refusal(key, Closing::Now(Close::INTERNAL_ERROR));
+            self.close_for_refusal(key, Closing::Now(Close::NOT_STORED));
         }
         self.answer_settled(now, key);
         true

@@ -20,7 +20,7 @@ pub enum CloseCode {
     PolicyViolation = 1008,
     /// A message over the size limit.
     MessageTooLarge = 1009,
-    /// A raw client's event failed.
+    /// An event failed, or a raw client's frame could not be stored.
     InternalError = 1011,
 }
 
@@ -77,8 +77,19 @@ impl Close {
     /// A message over the size limit.
     pub const MESSAGE_TOO_LARGE: Self =
         Self::new(CloseCode::MessageTooLarge, "The client message is too large.");
-    /// A raw client's event failed.
+    /// Something of a client was not executed that it can only be told by closing.
     pub const INTERNAL_ERROR: Self = Self::new(CloseCode::InternalError, "Internal server error");
+    /// An event that no event handler takes.
+    pub const EVENT_NOT_TAKEN: Self =
+        Self::new(CloseCode::InternalError, "No event handler of the hub takes this event.");
+    /// An event whose handler has too many under way.
+    pub const EVENT_HANDLER_BUSY: Self =
+        Self::new(CloseCode::InternalError, "The event handler is busy. The event was not handled.");
+    /// An event whose handler failed.
+    pub const EVENT_FAILED: Self =
+        Self::new(CloseCode::InternalError, "The event handler failed. The event was not handled.");
+    /// A raw client's frame that is not in the log.
+    pub const NOT_STORED: Self = Self::new(CloseCode::InternalError, "The message could not be stored.");
     /// The session ended for a reason of the application.
     pub const NORMAL: Self = Self::new(CloseCode::Normal, "");
 }

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use oncewire_protocol::session::{Request, SentItem, SharedOutbox};
 
+use super::ends::GatewayEnd;
 use super::faults::{Effect, Lost, SocketFaults};
 use super::frames::Pongs;
 use crate::edge::faults::Fault;
@@ -43,6 +44,8 @@ struct News {
     pongs: Pongs,
     /// The client's close frame, with its code.
     peer_close: Option<PeerClose>,
+    /// How the gateway ends the socket, if it does.
+    gateway_end: Option<GatewayEnd>,
     is_reader_done: bool,
     writer: Option<Waker>,
     reader: Option<Waker>,
@@ -128,6 +131,11 @@ impl Link {
         self.0.news.lock().peer_close = Some(close);
     }
 
+    /// How the gateway has begun to end the socket, if it has.
+    pub(super) fn gateway_end(&self) -> Option<GatewayEnd> {
+        self.0.news.lock().gateway_end.clone()
+    }
+
     /// Waits for something, but not longer than the writer is there.
     pub(super) async fn unless_cut<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let mut future = pin!(future);
@@ -170,6 +178,11 @@ impl Link {
     /// Whether a fault keeps the reader from reading now.
     pub(super) fn is_stalled(&self) -> bool {
         self.0.is_stalled.load(Ordering::Acquire)
+    }
+
+    /// Notes how the gateway ends the socket, for whoever tells of its end.
+    pub(super) fn gateway_ends(&self, end: GatewayEnd) {
+        self.0.news.lock().gateway_end = Some(end);
     }
 
     /// The client's close, as soon as it has been noted.

@@ -3,6 +3,7 @@
 //! Two tasks, since a writer that is woken must not look at the read side, and the other way round. Both are kept
 //! small: an idle session costs a read buffer, two tasks, and what the engine keeps of it.
 
+mod ends;
 mod faults;
 mod frames;
 mod inbound;
@@ -12,6 +13,7 @@ mod tls_halves;
 mod write_half;
 mod writer;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +28,7 @@ use super::faults::Faults;
 use super::sockets::Place;
 use super::tls;
 use crate::engine;
+use crate::telemetry::Counters;
 use faults::SocketFaults;
 pub(super) use link::{Link, WeakLink};
 use reader::Reader;
@@ -51,10 +54,13 @@ pub(super) struct Settings {
     pub faults: Option<Arc<Faults>>,
 }
 
-/// What a socket is called in the log.
+/// What a socket is called in the log, and where its end is counted.
 pub(super) struct Name {
     pub hub: HubName,
     pub connection_id: ConnectionId,
+    /// Who has connected, if that is known.
+    pub peer: Option<SocketAddr>,
+    pub counters: Arc<Counters>,
 }
 
 /// An upgraded connection.
@@ -72,7 +78,7 @@ pub(super) fn start(
     read_ahead: &[u8],
     socket: engine::Socket,
     place: Place,
-    name: Name,
+    name: Box<Name>,
     settings: Settings,
 ) {
     match stream {
@@ -94,7 +100,7 @@ fn start_halves<R, W>(
     read_ahead: &[u8],
     socket: engine::Socket,
     mut place: Place,
-    name: Name,
+    name: Box<Name>,
     settings: Settings,
 ) where
     R: AsyncRead + Unpin + Send + Sync + 'static,
@@ -175,7 +181,7 @@ mod tests {
         let (attachment, clock) = (socket.attachment().clone(), socket.clock().clone());
         let writer = Writer::new(WriteHalf(write_half), attachment, clock, link.clone(), CLOSE_WAIT);
         let place = Sockets::new(None).reserve().unwrap();
-        let name = Name { hub, connection_id };
+        let name = Box::new(Name { hub, connection_id, peer: None, counters: Arc::default() });
         let reader = Reader::new(read_half, &[], socket, link, name, settings);
         let (reader_bytes, writer_bytes) = (size_of_val(&reader.run()), size_of_val(&writer.run(place)));
         // The writer's with the hub's clock, by which it judges what has expired.

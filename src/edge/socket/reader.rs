@@ -16,6 +16,7 @@ use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error, Message, WebSocket};
 
+use super::ends;
 use super::inbound::{Inbound, drain};
 use super::link::{Link, PeerClose};
 use super::{Name, Settings};
@@ -37,7 +38,7 @@ pub(super) struct Reader<R> {
     websocket: WebSocket<Inbound>,
     socket: engine::Socket,
     link: Link,
-    name: Name,
+    name: Box<Name>,
     encoding: Encoding,
     publishes_to: Option<RawTarget>,
     /// Bytes that the frame reader has got since it was made, less those of the whole frames that it has given back. A
@@ -49,7 +50,7 @@ pub(super) struct Reader<R> {
 
 /// Why reading ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
+pub(super) enum End {
     /// The connection broke, or the writer has given up.
     Lost,
     /// The client sent a close frame.
@@ -72,7 +73,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         read_ahead: &[u8],
         socket: engine::Socket,
         link: Link,
-        name: Name,
+        name: Box<Name>,
         settings: Settings,
     ) -> Self {
         let config = WebSocketConfig::default()
@@ -223,9 +224,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     }
 
     async fn finish(mut self, end: End) {
-        tracing::debug!(
-            hub = %self.name.hub, connection_id = %self.name.connection_id, ?end, "socket ended"
-        );
+        let user = self.socket.user_id().map(|user| user.as_str());
+        ends::tell(&self.name, user, end, self.link.gateway_end());
         match end {
             End::Lost => self.socket.close(SocketEnd::Lost).await,
             End::PeerClosed(close) => {

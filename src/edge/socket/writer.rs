@@ -25,6 +25,7 @@ use oncewire_protocol::wire::MessageRest;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, Sleep, timeout};
 
+use super::ends::GatewayEnd;
 use super::faults::Effect;
 use super::frames::Pongs;
 use super::link::{Link, PeerClose};
@@ -127,6 +128,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
             let _guard = self.link.writer_guard();
             let mut tick = pin!(tokio::time::sleep(self.ping_interval));
             let ending = poll_fn(|context| self.poll_ending(tick.as_mut(), context)).await;
+            self.note_ending(&ending);
             if let Ending::Close(frame) = ending {
                 Box::pin(self.say_goodbye(frame)).await;
             }
@@ -326,6 +328,17 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
             self.link.heard();
         }
         Step::Wrote
+    }
+
+    /// Leaves word of how the gateway ends the socket; that the connection is lost, the reader sees too.
+    fn note_ending(&self, ending: &Ending) {
+        let end = match ending {
+            Ending::Close(frame) => GatewayEnd::Closed(frame.clone()),
+            Ending::Cut if self.silent_intervals >= SILENT_INTERVALS_MAX => GatewayEnd::Silent,
+            Ending::Cut if !self.outbox.lock().is_current(self.epoch) => GatewayEnd::LetGo,
+            Ending::Cut => return,
+        };
+        self.link.gateway_ends(end);
     }
 
     /// Ends the stream behind a close frame, and leaves the client some time to read it and to close too.

@@ -254,7 +254,8 @@ async fn a_refused_client_gets_the_handlers_status() {
         (403, ConnectRefused::ByHandler(403)),
         (401, ConnectRefused::ByHandler(401)),
         (429, ConnectRefused::ByHandler(429)),
-        (503, ConnectRefused::ByHandler(503)),
+        (408, ConnectRefused::FailedWith(408)),
+        (503, ConnectRefused::FailedWith(503)),
         (302, ConnectRefused::Failed),
     ] {
         let application = Application::start(move |_| status(code)).await;

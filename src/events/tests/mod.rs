@@ -139,7 +139,7 @@ fn config(text: &str) -> Config {
 
 fn events(text: &str) -> Events {
     let config = config(&format!("public_urls = [\"https://gateway.example.net:8443/wps\"]\n{text}"));
-    Events::new(&config, AccessKeys::new(KEY, None).unwrap()).unwrap()
+    Events::new(&config, AccessKeys::new(KEY, None).unwrap(), Arc::default()).unwrap()
 }
 
 fn hub() -> HubName {

@@ -64,7 +64,7 @@ async fn a_changed_file_is_used_and_a_wrong_one_is_refused_with_the_reason() {
     let write = |handlers: &str| fs::write(&path, format!("{rest}{handlers}")).unwrap();
     write(&handler(old.address, ""));
     let started_with = Config::load(Some(&path), Overrides::default()).unwrap();
-    let handlers = Events::new(&started_with, AccessKeys::new(KEY, None).unwrap()).unwrap();
+    let handlers = Events::new(&started_with, AccessKeys::new(KEY, None).unwrap(), Arc::default()).unwrap();
     let file = ConfigFile::new(handlers.clone(), path.clone(), Overrides::default(), &started_with);
     let mut watch = Watch::new(file, None);
     assert!(matches!(watch.look(), Outcome::Nothing));

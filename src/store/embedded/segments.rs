@@ -40,7 +40,7 @@ pub(super) struct Segments {
     open_sealed: Mutex<Vec<(Offset, Arc<SealedSegment>)>>,
     /// While it is not zero, no segment is removed.
     pins: Mutex<usize>,
-    commit_failures: Mutex<Episode>,
+    commit_failures: Episode,
 }
 
 /// Keeps all segments that are there from being removed, as long as it lives.
@@ -60,6 +60,7 @@ impl Segments {
         bases: BTreeSet<Offset>,
         syncs: bool,
     ) -> Result<(Self, Offset), StoreError> {
+        let commit_failures = Episode::new("commits to a log failed", directory.display().to_string());
         let mut segments = Self {
             disk,
             directory,
@@ -68,7 +69,7 @@ impl Segments {
             active: RwLock::new(None),
             open_sealed: Mutex::default(),
             pins: Mutex::default(),
-            commit_failures: Mutex::default(),
+            commit_failures,
         };
         let last = segments.bases.lock().last().copied();
         let Some(last) = last else {
@@ -183,7 +184,7 @@ impl Segments {
             sealed.contents().contains(first)
         };
         let is_in = look().map_err(|error| fatal(format!("{cause}; then {error}")))?;
-        if self.commit_failures.lock().is_news(Instant::now()) {
+        if self.commit_failures.is_news(Instant::now()) {
             tracing::warn!(error = %cause, is_in, "commits to the log fail");
         } else {
             tracing::debug!(error = %cause, is_in, "a commit to the log failed");

@@ -177,11 +177,13 @@ impl World {
             Close { code: CloseCode::InvalidMessage, .. } => self.note(Path::Garbage),
             Close { code: CloseCode::WrongFrameType, .. } => self.note(Path::WrongFrame),
             Close::RAW_SEND_FORBIDDEN => self.note(Path::RawForbidden),
-            Close::INTERNAL_ERROR => self.note(match self.conns.get(&conn).map(|state| &state.upgrade) {
-                Some(Upgrade::Open { publishes_to: Some(_), .. }) => Path::RawNotStored,
-                Some(Upgrade::Open { subprotocol: Subprotocol::Raw, .. }) => Path::RawEventFailed,
-                _ => Path::ClosedOnEventFailure,
-            }),
+            Close { code: CloseCode::InternalError, .. } => {
+                self.note(match self.conns.get(&conn).map(|state| &state.upgrade) {
+                    Some(Upgrade::Open { publishes_to: Some(_), .. }) => Path::RawNotStored,
+                    Some(Upgrade::Open { subprotocol: Subprotocol::Raw, .. }) => Path::RawEventFailed,
+                    _ => Path::ClosedOnEventFailure,
+                })
+            }
             _ => {}
         }
         // A frame that does not fit is cut off by the drop that follows.

@@ -295,6 +295,7 @@ impl World {
                 Output::Call { call, event } => self.call_handler(hub, shard, call, *event),
                 Output::Connected(connected) => self.connected(*connected),
                 Output::Disconnected(disconnected) => self.disconnected(hub, shard, &disconnected),
+                Output::Ended(_) => {}
             }
         }
     }

@@ -47,6 +47,7 @@ pub(super) struct World {
     pub calls: VecDeque<(CallId, UserEvent)>,
     pub connected: Vec<Connected>,
     pub disconnected: Vec<Disconnected>,
+    pub ended: Vec<SessionEnded>,
     /// Whether its application wants to know of ends.
     pub takes_disconnected: bool,
     settings: HubSettings,
@@ -73,6 +74,7 @@ impl World {
             calls: VecDeque::new(),
             connected: Vec::new(),
             disconnected: Vec::new(),
+            ended: Vec::new(),
             takes_disconnected: false,
             settings,
             applied: 0,
@@ -95,6 +97,7 @@ impl World {
         self.appends.clear();
         self.calls.clear();
         self.disconnected.clear();
+        self.ended.clear();
         self.applied = 0;
         let budget = Arc::clone(&self.budget);
         self.hub = Hub::new(self.settings.clone(), Shard::WHOLE, BootId(self.boots), budget);
@@ -119,6 +122,7 @@ impl World {
                 Output::Call { call, event } => self.calls.push_back((call, *event)),
                 Output::Connected(connected) => self.connected.push(*connected),
                 Output::Disconnected(disconnected) => self.disconnected.push(*disconnected),
+                Output::Ended(ended) => self.ended.push(*ended),
             }
         }
         self.hub.wake_writers();

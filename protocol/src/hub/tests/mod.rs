@@ -4,6 +4,7 @@ mod bounds;
 mod checkpoints;
 mod commands;
 mod determinism;
+mod ends;
 mod events;
 mod failures;
 mod fold;

@@ -123,7 +123,8 @@ pub fn outcome(hub: &mut Hub, names: &[(String, Subprotocol)]) -> Outcome {
                 Output::CommandDone { .. }
                 | Output::Call { .. }
                 | Output::Connected(_)
-                | Output::Disconnected(_) => {}
+                | Output::Disconnected(_)
+                | Output::Ended(_) => {}
             }
         }
         let Some(attachment) = attachment else { continue };

@@ -321,6 +321,7 @@ impl World {
                 Output::Call { call, event } => self.handlers.call(&self.truth, call, &event),
                 Output::Connected(connected) => self.handlers.connected(&self.truth, &connected),
                 Output::Disconnected(ended) => self.handlers.disconnected(&self.truth, &ended),
+                Output::Ended(_) => {}
             }
         }
         self.hub.wake_writers();
