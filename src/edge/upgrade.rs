@@ -21,11 +21,13 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 use super::admission::{Attached, Newcomer};
 use super::handshake::{Handshake, Purpose, Recover, Refusal, Selected, decide};
-use super::listener::Pending;
+use super::listener::Present;
+use super::patient::Patient;
+use super::pool::Upgrading;
 use super::{Edge, Shared, socket, tls};
 use crate::engine;
 
-/// `/client/hubs/{hub}`
+/// `/client/hubs/{hub}`, with a slash at the end or without
 pub(super) async fn hub_in_path(
     State(shared): State<Arc<Shared>>,
     Path(hub): Path<String>,
@@ -62,7 +64,8 @@ async fn upgrade(shared: Arc<Shared>, path_hub: Option<&str>, request: Request) 
     let (mut parts, _) = request.into_parts();
     let handshake = decide(&parts, path_hub, access_keys, config, engine::wall_clock().unix_seconds())?;
     let on_upgrade = parts.extensions.remove::<OnUpgrade>().ok_or(Refusal::NotAnUpgrade)?;
-    let mut pending = parts.extensions.remove::<Pending>();
+    let mut pending = parts.extensions.remove::<Arc<Upgrading>>();
+    let presence = parts.extensions.remove::<Present>();
     let Handshake { websocket_key, mut selected, purpose } = handshake;
     let outcome = match purpose {
         Purpose::Begin(begin) => {
@@ -84,7 +87,7 @@ async fn upgrade(shared: Arc<Shared>, path_hub: Option<&str>, request: Request) 
         }
         Purpose::Unrecoverable => Outcome::RecoveryRefused,
     };
-    let task = hand_over(Arc::clone(&shared), on_upgrade, deadline, pending, outcome);
+    let task = hand_over(Arc::clone(&shared), on_upgrade, deadline, pending, presence, outcome);
     shared.tasks.spawn(task);
     Ok(switching_protocols(&websocket_key, selected.spelling.as_deref()))
 }
@@ -128,7 +131,8 @@ async fn hand_over(
     shared: Arc<Shared>,
     on_upgrade: OnUpgrade,
     deadline: Instant,
-    pending: Option<Pending>,
+    pending: Option<Arc<Upgrading>>,
+    presence: Option<Present>,
     outcome: Outcome,
 ) {
     let Ok(Ok(upgraded)) = timeout_at(deadline, on_upgrade).await else {
@@ -151,25 +155,28 @@ async fn hand_over(
                 read_buffer_bytes: config.websocket_read_buffer_bytes,
                 message_bytes_max: config.websocket_message_bytes_max,
                 faults: shared.edge.faults.clone().filter(|faults| faults.concern(&hub)),
+                presence,
             };
             let name = socket::Name { hub, connection_id };
             socket::start(&shared.tasks, stream, &read_ahead, socket, place, name, settings);
         }
         Outcome::RecoveryRefused => {
             socket::refuse_recovery(stream).await;
-            drop(pending);
+            drop((pending, presence));
         }
     }
 }
 
 /// The connection without HTTP, and what has been read ahead from it.
 fn bare(upgraded: Upgraded) -> Option<(socket::Stream, Bytes)> {
-    let upgraded = match upgraded.downcast::<TokioIo<TcpStream>>() {
-        Ok(plain) => return Some((socket::Stream::Plain(plain.io.into_inner()), plain.read_buf)),
+    let upgraded = match upgraded.downcast::<TokioIo<Patient<TcpStream>>>() {
+        Ok(plain) => {
+            return Some((socket::Stream::Plain(plain.io.into_inner().into_inner()), plain.read_buf));
+        }
         Err(upgraded) => upgraded,
     };
-    let secured = upgraded.downcast::<TokioIo<tls::Stream>>().ok()?;
-    Some((socket::Stream::Tls(Box::new(secured.io.into_inner())), secured.read_buf))
+    let secured = upgraded.downcast::<TokioIo<Patient<tls::Stream>>>().ok()?;
+    Some((socket::Stream::Tls(Box::new(secured.io.into_inner().into_inner())), secured.read_buf))
 }
 
 /// Extensions are declined by leaving them out.
