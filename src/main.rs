@@ -77,7 +77,8 @@ fn serve(arguments: &Serve) -> Result<(), Failure> {
     let shows_key = arguments.print_connection_string || std::io::stdout().is_terminal();
     run(config, file, false, |addresses, config| {
         let endpoint = endpoint(addresses, config)?;
-        let ready = if shows_key { connection_string(&endpoint, &access_key) } else { format!("ready: {endpoint}") };
+        let ready =
+            if shows_key { connection_string(&endpoint, &access_key) } else { format!("ready: {endpoint}") };
         print(&ready)
     })
 }

@@ -87,7 +87,8 @@ mod tests {
 
     #[test]
     fn what_is_no_range_is_refused() {
-        for text in ["", "localhost", "10.0.0.0/33", "::/129", "10.0.0.0/", "10.0.0/8", "10.0.0.1:80", "1.2.3.4/-1"]
+        for text in
+            ["", "localhost", "10.0.0.0/33", "::/129", "10.0.0.0/", "10.0.0/8", "10.0.0.1:80", "1.2.3.4/-1"]
         {
             assert_eq!(text.parse::<AddressRange>(), Err(BadAddressRange), "{text}");
         }

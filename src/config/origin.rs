@@ -47,7 +47,8 @@ impl AllowedOrigin {
                 let own = origin.strip_prefix(&**before).and_then(|rest| rest.strip_suffix(&**after));
                 let is_label = |label: &str| {
                     let mut bytes = label.bytes();
-                    !label.is_empty() && bytes.all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
+                    !label.is_empty()
+                        && bytes.all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
                 };
                 own.is_some_and(|own| own.split('.').all(is_label))
             }
@@ -130,7 +131,8 @@ mod tests {
     #[test]
     fn a_star_before_a_host_stands_for_all_hosts_below_it() {
         let below: AllowedOrigin = "HTTPS://*.Example.com".parse().unwrap();
-        for origin in ["https://a.example.com", "https://a-b.c_d.example.com", "https://xn--4ca.example.com"] {
+        for origin in ["https://a.example.com", "https://a-b.c_d.example.com", "https://xn--4ca.example.com"]
+        {
             assert!(below.includes(origin), "{origin}");
         }
         for origin in [

@@ -180,7 +180,9 @@ enum Counted {
 fn open_descriptors() -> Counted {
     for directory in DESCRIPTOR_DIRECTORIES {
         match std::fs::metadata(directory) {
-            Ok(found) if directory.starts_with("/proc") && found.len() > 0 => return Counted::At(found.len()),
+            Ok(found) if directory.starts_with("/proc") && found.len() > 0 => {
+                return Counted::At(found.len());
+            }
             Ok(_) => return Counted::Only(directory),
             Err(_) => {}
         }

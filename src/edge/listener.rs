@@ -255,7 +255,11 @@ impl Visit {
     }
 
     /// Answers a request, and takes note of where its connection is meanwhile.
-    async fn answer(&self, request: Request<Incoming>, scheme: Scheme) -> Result<Response<Answer>, Infallible> {
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        scheme: Scheme,
+    ) -> Result<Response<Answer>, Infallible> {
         let mut response = match self.admit(&request) {
             Err(reason) => {
                 reason.tell(self.peer);

@@ -38,8 +38,7 @@ pub(super) fn is_local(headers: &HeaderMap, config: &Config) -> bool {
         is_listed || page.is_some_and(|page| is_ours(&page))
     };
     let mut origins = headers.get_all(ORIGIN).iter();
-    host.is_some_and(|host| is_ours(&host))
-        && origins.all(|origin| origin.to_str().is_ok_and(is_own_page))
+    host.is_some_and(|host| is_ours(&host)) && origins.all(|origin| origin.to_str().is_ok_and(is_own_page))
 }
 
 fn is_loopback(url: &Url) -> bool {
@@ -156,7 +155,11 @@ mod tests {
             ("0.0.0.0:8080", &[], false),
             ("", &[], false),
         ] {
-            assert_eq!(is_local(&headers(host, origins), &config(&[], &[])), is_good, "{origins:?} at {host}");
+            assert_eq!(
+                is_local(&headers(host, origins), &config(&[], &[])),
+                is_good,
+                "{origins:?} at {host}"
+            );
         }
         assert!(!is_local(&HeaderMap::new(), &config(&[], &[])));
         let listed = config(&["https://app.example"], &["https://chat.example/wps"]);

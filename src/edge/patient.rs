@@ -105,7 +105,11 @@ impl<S> Patient<S> {
     }
 
     /// Looks at what has come of writing.
-    fn after_write<T>(&mut self, context: &mut Context<'_>, written: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn after_write<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
         if written.is_ready() {
             self.writing = None;
             return written;

@@ -158,7 +158,8 @@ impl State {
 
     /// Sends the connection of a class away that has been silent for longest; false if none is silent.
     fn dismiss_oldest(&mut self, class: Class) -> bool {
-        let Some((_, key)) = self.places(class).silent.first_key_value().map(|(since, key)| (*since, *key)) else {
+        let Some((_, key)) = self.places(class).silent.first_key_value().map(|(since, key)| (*since, *key))
+        else {
             return false;
         };
         if let Some(entry) = self.guests.remove(key) {
@@ -171,7 +172,13 @@ impl State {
 
 impl Pool {
     pub(super) fn new(arriving_max: usize, kept_max: usize) -> Arc<Self> {
-        Arc::new(Self { arriving_max, kept_max, state: Mutex::default(), freed: Notify::new(), leaving: AtomicU64::new(0) })
+        Arc::new(Self {
+            arriving_max,
+            kept_max,
+            state: Mutex::default(),
+            freed: Notify::new(),
+            leaving: AtomicU64::new(0),
+        })
     }
 
     /// A place for a connection that has been accepted, once there is one.

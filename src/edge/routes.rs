@@ -54,9 +54,11 @@ pub(super) fn router(shared: &Arc<Shared>, operations: Operations) -> Router {
         .with_state(Arc::clone(shared));
     let Operations { probes, api, demo } = operations;
     let timeout = Duration::from_secs(config.request_timeout_seconds);
-    let operations = probes
-        .merge(limited(api, API_REQUESTS_MAX, timeout))
-        .merge(limited(demo, DEMO_REQUESTS_MAX, DEMO_TIMEOUT.min(timeout)));
+    let operations = probes.merge(limited(api, API_REQUESTS_MAX, timeout)).merge(limited(
+        demo,
+        DEMO_REQUESTS_MAX,
+        DEMO_TIMEOUT.min(timeout),
+    ));
     let operations = match cross_origin(config) {
         Some(cross_origin) => operations.layer(cross_origin),
         None => operations,

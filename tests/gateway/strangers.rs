@@ -281,7 +281,8 @@ async fn a_website_can_do_nothing_where_everybody_knows_the_key() {
         ("evil.example".to_owned(), None, false),
         ("evil.example".to_owned(), Some("http://evil.example"), false),
     ] {
-        let connector = gateway.connector().host(&host).through(address).token(&Token::user("a")).offer(RELIABLE);
+        let connector =
+            gateway.connector().host(&host).through(address).token(&Token::user("a")).offer(RELIABLE);
         let token = Token::bare().sign(&format!("http://{host}{target}"));
         let send = Ask::new(address, "POST", target).header("host", &host).header("content-length", "0");
         let send = send.header("authorization", &format!("Bearer {token}"));
