@@ -1,7 +1,6 @@
 //! The accept loop, and HTTP on a connection until it is upgraded or closed.
 
 use std::convert::Infallible;
-use std::error::Error;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -246,11 +245,10 @@ impl Visit {
                 connection.await
             }
         };
-        if let Err(error) = served {
-            match reason(&error) {
-                Some(reason) => reason.tell(self.peer),
-                None => tracing::debug!(%error, "connection failed"),
-            }
+        match (self.guest.given_up(), served) {
+            (Some(reason), _) => reason.tell(self.peer),
+            (None, Err(error)) => tracing::debug!(%error, "connection failed"),
+            (None, Ok(())) => {}
         }
     }
 
@@ -333,19 +331,6 @@ fn refusal(reason: TurnedAway) -> Response {
         response.headers_mut().insert(RETRY_AFTER, RETRY_SECONDS);
     }
     response
-}
-
-/// What took a client too long, if that is how its connection failed.
-fn reason(error: &hyper::Error) -> Option<TurnedAway> {
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let inner = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        if let Some(reason) = inner.and_then(|inner| inner.downcast_ref::<TurnedAway>()) {
-            return Some(*reason);
-        }
-        source = cause.source();
-    }
-    None
 }
 
 /// An answer's body. Once it is out, the connection waits for its client.

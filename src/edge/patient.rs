@@ -94,14 +94,17 @@ impl<S> Patient<S> {
     /// Nothing has come.
     fn poll_heard_nothing(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
         let turn = self.guest.turn();
-        let Some((limit, reason)) = self.patience.of(turn.stage()) else { return Poll::Pending };
+        let Some((limit, reason)) = self.patience.of(turn.stage()) else {
+            self.guest.wake_at_rest(context.waker());
+            return Poll::Pending;
+        };
         let deadline = || Instant::now() + limit;
         let (of, sleep) = self.reading.get_or_insert_with(|| (turn, Box::pin(sleep_until(deadline()))));
         if *of != turn {
             *of = turn;
             sleep.as_mut().reset(deadline());
         }
-        sleep.as_mut().poll(context).map(|()| took_too_long(reason))
+        sleep.as_mut().poll(context).map(|()| took_too_long(&self.guest, reason))
     }
 
     /// Looks at what has come of writing.
@@ -116,7 +119,7 @@ impl<S> Patient<S> {
         }
         let limit = self.patience.answer;
         let sleep = self.writing.get_or_insert_with(|| Box::pin(sleep_until(Instant::now() + limit)));
-        sleep.as_mut().poll(context).map(|()| Err(took_too_long(TurnedAway::AnswerUnread)))
+        sleep.as_mut().poll(context).map(|()| Err(took_too_long(&self.guest, TurnedAway::AnswerUnread)))
     }
 }
 
@@ -132,7 +135,9 @@ impl<S: OverTcp> Patient<S> {
     }
 }
 
-fn took_too_long(reason: TurnedAway) -> io::Error {
+/// Leaves the reason with the guest: HTTP does not hand on every error of a connection.
+fn took_too_long(guest: &Guest, reason: TurnedAway) -> io::Error {
+    guest.give_up(reason);
     io::Error::new(io::ErrorKind::TimedOut, reason)
 }
 

@@ -18,12 +18,16 @@
 //! for the gateway, and never go; where there are only such, newcomers wait.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::Waker;
 
+use futures_util::task::AtomicWaker;
 use parking_lot::Mutex;
 use slotmap::{DefaultKey, SlotMap};
 use tokio::sync::Notify;
+
+use super::turned_away::TurnedAway;
 
 /// Where a connection is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,6 +110,9 @@ struct Signals {
     /// Its turn.
     turn: AtomicU64,
     dismissed: Notify,
+    /// Who waits, while it is the gateway's turn, for the client's turn to come.
+    reader: AtomicWaker,
+    given_up: OnceLock<TurnedAway>,
 }
 
 /// A stage, told from each earlier time that a connection was in it.
@@ -199,7 +206,12 @@ impl Pool {
         }
         let since = state.tick();
         let turn = AtomicU64::new(Turn::new(Stage::Arriving, since).0);
-        let signals = Arc::new(Signals { turn, dismissed: Notify::new() });
+        let signals = Arc::new(Signals {
+            turn,
+            dismissed: Notify::new(),
+            reader: AtomicWaker::new(),
+            given_up: OnceLock::new(),
+        });
         let entry = Entry { stage: Stage::Arriving, since, signals: Arc::clone(&signals) };
         let key = state.guests.insert(entry);
         state.come(key, Stage::Arriving, since);
@@ -297,7 +309,23 @@ impl Guest {
     pub(super) fn rests(&self) {
         if self.turn().stage() == Stage::Asking {
             self.change(Stage::Idle);
+            self.signals.reader.wake();
         }
+    }
+
+    /// Has whoever reads from its client woken when the client's turn comes: nothing need come from the client for that.
+    pub(super) fn wake_at_rest(&self, reader: &Waker) {
+        self.signals.reader.register(reader);
+    }
+
+    /// Its client took too long.
+    pub(super) fn give_up(&self, reason: TurnedAway) {
+        self.signals.given_up.get_or_init(|| reason);
+    }
+
+    /// With what its client took too long, if it did.
+    pub(super) fn given_up(&self) -> Option<TurnedAway> {
+        self.signals.given_up.get().copied()
     }
 
     /// Goes on to a stage, if there is room for one more in its class.
