@@ -55,8 +55,8 @@ Exit codes: 0 success, 1 failure while running, 2 wrong usage or configuration."
 pub enum Command {
     /// Serve clients until SIGTERM or SIGINT.
     #[command(
-        after_help = "When all hubs that there were before are there again, one line on standard output holds the connection string for server SDKs, \
-                            with the access key in it.\n\n\
+        after_help = "When all hubs that there were before are there again, one line on standard output says so: on a terminal the connection string \
+                            for server SDKs, with the access key in it, elsewhere the endpoint alone.\n\n\
                             Settings come from flags, then from the environment, then from the configuration \
                             file, then from the defaults."
     )]
@@ -180,6 +180,10 @@ pub struct Serve {
     #[command(flatten)]
     tls: Tls,
 
+    /// Address and port of a listener of its own for health, /livez and metrics; port 0 picks a free one [default: none]
+    #[arg(long, value_name = "ADDRESS:PORT", env = "ONCEWIRE_ADMIN_LISTEN")]
+    admin_listen: Option<SocketAddr>,
+
     /// Access key, at least 32 bytes. A command line is visible to every local user: better use the variable
     #[arg(long, value_name = "KEY", env = "ONCEWIRE_ACCESS_KEY", hide_env_values = true, value_parser = secret)]
     access_key: Option<Secret>,
@@ -220,6 +224,10 @@ pub struct Serve {
     #[arg(long, env = "ONCEWIRE_START_WITH_DAMAGED_HUBS", value_parser = BoolishValueParser::new())]
     start_with_damaged_hubs: bool,
 
+    /// Print the connection string, with the access key in it, also where standard output is no terminal
+    #[arg(long, env = "ONCEWIRE_PRINT_CONNECTION_STRING", value_parser = BoolishValueParser::new())]
+    pub print_connection_string: bool,
+
     /// Configuration file in TOML
     #[arg(long, value_name = "FILE", env = "ONCEWIRE_CONFIG")]
     pub config: Option<PathBuf>,
@@ -235,6 +243,7 @@ impl Serve {
         Overrides {
             listen: self.listen,
             default_listen: self.default_listen,
+            admin_listen: self.admin_listen,
             tls_cert: self.tls.tls_cert.clone(),
             tls_key: self.tls.tls_key.clone(),
             tls_self_signed: self.tls.tls_self_signed.then_some(true),

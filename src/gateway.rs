@@ -16,7 +16,7 @@ use crate::admin::{self, Health, Readiness};
 use crate::auth::{AccessKeyError, AccessKeys, ContinuationTokens, ReconnectionTokens};
 use crate::config::{Config, Overrides, Scheme, Secret, Store as ConfiguredStore};
 use crate::demo::{self, Demo};
-use crate::edge::{self, Edge, Faults, Tls, TlsError};
+use crate::edge::{self, Edge, Faults, Gate, Operations, Tls, TlsError};
 use crate::engine::Engine;
 use crate::events::{ConfigFile, Events, EventsError};
 use crate::reload::Watch;
@@ -60,10 +60,11 @@ pub enum GatewayError {
 pub struct Listeners {
     http: Option<TcpListener>,
     https: Option<TcpListener>,
+    admin: Option<TcpListener>,
 }
 
 impl Listeners {
-    /// What is served at which address, https first.
+    /// What is served to clients at which address, https first.
     ///
     /// # Errors
     /// When the operating system does not tell.
@@ -71,6 +72,14 @@ impl Listeners {
         let listeners = [(Scheme::Https, &self.https), (Scheme::Http, &self.http)];
         let open = listeners.into_iter().filter_map(|(scheme, listener)| Some((scheme, listener.as_ref()?)));
         open.map(|(scheme, listener)| Ok((scheme, listener.local_addr()?))).collect()
+    }
+
+    /// Where the operator's machinery is served, if it has an address of its own.
+    ///
+    /// # Errors
+    /// When the operating system does not tell.
+    pub fn admin_address(&self) -> io::Result<Option<SocketAddr>> {
+        self.admin.as_ref().map(TcpListener::local_addr).transpose()
     }
 }
 
@@ -85,6 +94,7 @@ pub async fn bind(config: &Config) -> Result<Listeners, GatewayError> {
     Ok(Listeners {
         http: config.http_address().map(listen).transpose()?,
         https: config.https_address().map(listen).transpose()?,
+        admin: config.admin_listen.map(listen).transpose()?,
     })
 }
 
@@ -253,40 +263,49 @@ impl Gateway {
         shutdown: impl Future<Output = ()>,
     ) -> Result<(), GatewayError> {
         let engine = self.engine.clone();
+        let readiness = self.readiness;
+        let gate = Gate::new(&self.config);
+        let health = Health {
+            readiness: readiness.clone(),
+            engine: self.engine.clone(),
+            start_with_damaged_hubs: self.config.start_with_damaged_hubs,
+        };
+        let probes = admin::router(health);
+        let has_admin = listeners.admin.is_some();
+        // First of all: it answers whatever the store takes its time for.
+        let operator = listeners.admin.map(|listener| {
+            let operations = probes.clone().merge(admin::metrics::router(self.engine.clone()));
+            edge::serve_operator(Arc::clone(&self.config), Arc::clone(&gate), listener, operations)
+        });
+        let _operator = operator.map(|serving| AbortOnDropHandle::new(tokio::spawn(serving)));
         let kept_hubs = engine.start_kept_hubs().await?;
         let _hubs = AbortOnDropHandle::new(tokio::spawn(engine.clone().look_after_hubs()));
         let control = self.storage.on_disk.as_ref().and_then(|store| listen_for_orders(&self.config, store));
         let control = control.map(|control| AbortOnDropHandle::new(tokio::spawn(control.serve())));
         let watch = self.config_file.map(|file| Watch::new(file, None).run());
         let _watch = watch.map(|watch| AbortOnDropHandle::new(tokio::spawn(watch)));
-        let readiness = self.readiness;
-        let operations = admin::router(Health {
-            readiness: readiness.clone(),
-            engine: self.engine.clone(),
-            start_with_damaged_hubs: self.config.start_with_damaged_hubs,
-        });
-        let operations = operations.merge(rest::router(Rest {
+        let api = rest::router(Rest {
             config: Arc::clone(&self.config),
             access_keys: self.access_keys.clone(),
             continuation_tokens: ContinuationTokens::new(self.storage.reconnection_secret),
             engine: self.engine.clone(),
-        }));
-        let operations = if self.config.metrics {
-            operations.merge(admin::metrics::router(self.engine.clone()))
+        });
+        let api = if self.config.metrics && !has_admin {
+            api.merge(admin::metrics::router(self.engine.clone()))
         } else {
-            operations
+            api
         };
         let faults = self.config.demo.then(|| Faults::new(demo::HUB));
-        let operations = match &faults {
-            None => operations,
-            Some(faults) => operations.merge(demo::router(Demo {
+        let demo = faults.as_ref().map(|faults| {
+            demo::router(Demo {
                 config: Arc::clone(&self.config),
                 access_keys: self.access_keys.clone(),
                 boot: self.boot,
                 is_supervised: self.is_supervised,
                 faults: Arc::clone(faults),
-            })),
-        };
+            })
+        });
+        let operations = Operations { probes, api, demo: demo.unwrap_or_default() };
         let edge = Edge {
             config: self.config,
             access_keys: self.access_keys,
@@ -294,7 +313,7 @@ impl Gateway {
             engine: self.engine,
             faults,
         };
-        let listeners = edge::Listeners { http: listeners.http, https: listeners.https.zip(self.tls) };
+        let listeners = edge::Listeners { http: listeners.http, https: listeners.https.zip(self.tls), gate };
         let started = async {
             kept_hubs.settled().await;
             readiness.started();

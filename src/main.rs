@@ -8,7 +8,7 @@ mod log_command;
 mod supervisor;
 mod token_command;
 
-use std::io::{ErrorKind, Write as _};
+use std::io::{ErrorKind, IsTerminal as _, Write as _};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::ExitCode;
@@ -77,8 +77,13 @@ fn serve(arguments: &Serve) -> Result<(), Failure> {
         tracing::warn!("{warning}");
     }
     let file = arguments.config.as_deref().map(|file| (file, arguments.overrides()));
+    // Whatever else standard output is, somebody keeps what is written there: a container's log, a file.
+    let shows_key = arguments.print_connection_string || std::io::stdout().is_terminal();
     run(config, file, false, |addresses, config| {
-        print(&connection_string(&endpoint(addresses, config)?, &access_key))
+        let endpoint = endpoint(addresses, config)?;
+        let ready =
+            if shows_key { connection_string(&endpoint, &access_key) } else { format!("ready: {endpoint}") };
+        print(&ready)
     })
 }
 
@@ -98,6 +103,7 @@ fn dev(arguments: &Dev) -> Result<(), Failure> {
         ..arguments.storage.overrides()
     };
     let config = Config::from_toml("", overrides).map_err(usage)?;
+    let config = Config { is_key_public: true, ..config };
     dev_with(config, arguments, &access_key)
 }
 
@@ -163,6 +169,7 @@ fn run(
         raise_descriptor_limit();
         let listeners = gateway::bind(&config).await.map_err(runtime_failure)?;
         let addresses = listeners.addresses().map_err(runtime_failure)?;
+        let admin_address = listeners.admin_address().map_err(runtime_failure)?;
         let gateway = Gateway::open(config.clone()).map_err(|error| match error {
             GatewayError::Tls(TlsError::Certificate(error)) => usage(error),
             GatewayError::Events(error) => usage(error),
@@ -175,6 +182,9 @@ fn run(
         };
         for (scheme, address) in &addresses {
             tracing::info!(%scheme, %address, process = std::process::id(), "listening");
+        }
+        if let Some(address) = admin_address {
+            tracing::info!(%address, "listening for the operator's machinery");
         }
         let stop = Arc::new(Notify::new());
         let stopped = Arc::clone(&stop).notified_owned();

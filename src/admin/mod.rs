@@ -24,6 +24,9 @@ use crate::engine::Engine;
 /// The path of the health operation.
 pub const HEALTH_PATH: &str = "/api/health";
 
+/// The path that tells whether the process lives: `GET` and `HEAD` are answered 200, whatever the store and the hubs do.
+pub const LIVE_PATH: &str = "/livez";
+
 /// The versions of the data-plane REST API that are understood, as every answer under `/api` lists them in the header
 /// `api-supported-versions`.
 pub const API_SUPPORTED_VERSIONS: &str = "2021-10-01, 2022-11-01, 2023-07-01, 2024-01-01, 2024-12-01";
@@ -92,9 +95,13 @@ pub struct Health {
 }
 
 /// `HEAD` and `GET` of [`HEALTH_PATH`]: 200 while the gateway takes work and no hub is damaged, else 503. The body says why,
-/// and names damaged hubs also where they are borne; there is none when all is well.
+/// and names damaged hubs also where they are borne; there is none when all is well. And [`LIVE_PATH`].
 pub fn router(health: Health) -> Router {
-    Router::new().route(HEALTH_PATH, get(answer)).with_state(health)
+    Router::new().route(HEALTH_PATH, get(answer)).route(LIVE_PATH, get(live)).with_state(health)
+}
+
+async fn live() -> Response {
+    ([(header::CACHE_CONTROL, "no-store")], "ok\n").into_response()
 }
 
 async fn answer(State(health): State<Health>) -> Response {
@@ -198,6 +205,17 @@ mod tests {
         assert_eq!(report.unwrap().status, "starting");
         let report = judge(Stage::Ready, &hubs, false).1.unwrap();
         assert_eq!((report.damaged_hubs.len(), report.damaged_hub_count), (DAMAGED_NAMED_MAX, Some(150)));
+    }
+
+    #[tokio::test]
+    async fn a_process_that_starts_or_stops_is_alive() {
+        let readiness = Readiness::default();
+        for stage in [Stage::Starting, Stage::Ready, Stage::Stopping] {
+            readiness.0.send_replace(stage);
+            let (status, _, body) = ask(&readiness, Method::GET, LIVE_PATH).await;
+            assert_eq!((status, body.as_str()), (StatusCode::OK, "ok\n"), "{stage:?}");
+            assert_eq!(ask(&readiness, Method::HEAD, LIVE_PATH).await.0, StatusCode::OK);
+        }
     }
 
     #[tokio::test]

@@ -9,7 +9,8 @@ use super::url_parts::{dialled, segments};
 pub struct AudienceContext<'a> {
     /// The gateway's public base URLs (`http` or `https`), each perhaps with a path prefix.
     pub public_urls: &'a [Url],
-    /// The `Host` header: host and perhaps port, as the client dialled them.
+    /// The `Host` header: host and perhaps port, as the client dialled them. It counts only where there are no public
+    /// URLs.
     pub host: Option<&'a str>,
     /// The hub that the client asks for, decoded, in the client's own spelling.
     pub hub: &'a str,
@@ -19,9 +20,9 @@ impl AudienceContext<'_> {
     /// Whether a token for this audience may be used here.
     ///
     /// The audience is the client endpoint, `http(s)://host[:port][/prefix]/client/hubs/{hub}`, on one of the public
-    /// URLs or on the host that the client dialled; `ws` and `wss` stand for `http` and `https`, as in the URL that the
-    /// client dials. Behind a proxy that ends TLS this gateway can't see the scheme
-    /// that was dialled, so with the dialled host both are accepted and the scheme only tells the default port.
+    /// URLs, or else, where there are none, on the host that the client dialled; `ws` and `wss` stand for `http` and `https`, as
+    /// in the URL that the client dials. Behind a proxy that ends TLS this gateway can't see the scheme that was dialled, so
+    /// with the dialled host both are accepted and the scheme only tells the default port.
     ///
     /// Compared without regard to case, with default ports and percent-encoding normalised; the query, the fragment
     /// and a trailing slash count for nothing. (SDKs differ in all of these: one lower-cases the endpoint, one
@@ -33,14 +34,12 @@ impl AudienceContext<'_> {
             .public_urls
             .iter()
             .any(|base| same_origin(&audience, base) && self.is_client_path(&path, &prefix_of(base)));
-        public || self.accepts_dialled_host(&audience, &path)
+        public || self.public_urls.is_empty() && self.accepts_dialled_host(&audience, &path)
     }
 
     fn accepts_dialled_host(&self, audience: &Url, path: &[String]) -> bool {
         let Some(dialled) = self.host.and_then(|host| dialled(audience.scheme(), host)) else { return false };
-        same_origin(audience, &dialled)
-            && (self.is_client_path(path, &[])
-                || self.public_urls.iter().any(|base| self.is_client_path(path, &prefix_of(base))))
+        same_origin(audience, &dialled) && self.is_client_path(path, &[])
     }
 
     fn is_client_path(&self, path: &[String], prefix: &[String]) -> bool {
@@ -209,15 +208,16 @@ mod tests {
     }
 
     #[test]
-    fn the_dialled_host_may_use_a_public_urls_prefix() {
+    fn with_a_public_url_the_dialled_host_chooses_nothing() {
         let context = AudienceContext {
             public_urls: &urls(&["https://gw.example/wps"]),
             host: Some("10.0.0.7:8080"),
             hub: "chat",
         };
-        assert!(context.accepts("http://10.0.0.7:8080/wps/client/hubs/chat"));
-        assert!(context.accepts("http://10.0.0.7:8080/client/hubs/chat"));
-        assert!(!context.accepts("http://10.0.0.7:8080/other/client/hubs/chat"));
+        assert!(context.accepts("https://gw.example/wps/client/hubs/chat"));
+        for path in ["/wps/client/hubs/chat", "/client/hubs/chat", "/other/client/hubs/chat"] {
+            assert!(!context.accepts(&format!("http://10.0.0.7:8080{path}")), "{path}");
+        }
     }
 
     #[test]

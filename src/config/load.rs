@@ -20,6 +20,8 @@ pub struct Overrides {
     pub listen: Option<SocketAddr>,
     /// See [`Config::default_listen`].
     pub default_listen: Option<SocketAddr>,
+    /// See [`Config::admin_listen`].
+    pub admin_listen: Option<SocketAddr>,
     /// See [`Config::tls_cert`].
     pub tls_cert: Option<PathBuf>,
     /// See [`Config::tls_key`].
@@ -86,6 +88,7 @@ impl Config {
         let Overrides {
             listen,
             default_listen,
+            admin_listen,
             tls_cert,
             tls_key,
             tls_self_signed,
@@ -102,6 +105,7 @@ impl Config {
         } = overrides;
         self.listen = listen.or(self.listen);
         self.default_listen = default_listen.unwrap_or(self.default_listen);
+        self.admin_listen = admin_listen.or(self.admin_listen);
         self.tls_cert = tls_cert.or(self.tls_cert.take());
         self.tls_key = tls_key.or(self.tls_key.take());
         self.tls_self_signed = tls_self_signed.unwrap_or(self.tls_self_signed);
@@ -161,6 +165,14 @@ impl Config {
             ("websocket_message_bytes_max", self.websocket_message_bytes_max as u64, 1..=64 * MIB),
             ("websocket_read_buffer_bytes", self.websocket_read_buffer_bytes as u64, 64..=MIB),
             ("handshakes_pending_max", self.handshakes_pending_max as u64, 1..=1_000_000),
+            ("http_connections_max", self.http_connections_max as u64, 1..=1_000_000),
+            ("http_keep_alive_seconds", self.http_keep_alive_seconds, 1..=3600),
+            ("http_write_timeout_seconds", self.http_write_timeout_seconds, 1..=300),
+            (
+                "connections_per_address_max",
+                self.connections_per_address_max.unwrap_or(1) as u64,
+                1..=10_000_000,
+            ),
             ("header_read_timeout_seconds", self.header_read_timeout_seconds, 1..=300),
             ("handshake_timeout_seconds", self.handshake_timeout_seconds, 1..=300),
             ("request_timeout_seconds", self.request_timeout_seconds, 1..=300),

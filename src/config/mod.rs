@@ -9,6 +9,7 @@
 //! environment.
 
 mod addresses;
+mod address_range;
 mod error;
 mod event_handlers;
 mod hub;
@@ -27,6 +28,7 @@ use serde::Deserialize;
 use url::Url;
 
 pub use addresses::{BadListenAddress, BadPublicUrl, listen_address, public_url};
+pub use address_range::{AddressRange, BadAddressRange};
 pub use error::{ConfigError, ConfigWarning};
 pub use event_handlers::{BadUserEventPattern, EventFailure, EventHandler, SystemEvent, UserEventPattern};
 pub use hub::{HubOverrides, HubSettings};
@@ -50,6 +52,12 @@ pub struct Config {
     /// and packages, which want another default without asking for plain http beside TLS.
     #[serde(deserialize_with = "addresses::listen")]
     pub default_listen: SocketAddr,
+
+    /// Address and port of a listener of its own for what an operator's machinery asks: `/api/health`, `/livez` and
+    /// `/metrics`, over plain http. No default: then health and `/livez` are found with the clients only, where they are in
+    /// any case, and metrics as [`Config::metrics`] says. Port 0 picks a free one. Whatever strangers do to the other
+    /// listeners, this one answers. Danger: it is open to everybody who reaches the address.
+    pub admin_listen: Option<SocketAddr>,
 
     /// File with the certificate for TLS in PEM, followed by those between it and the authority's; turns TLS on. No
     /// default. It is read again when it changes, and so is [`Config::tls_key`].
@@ -79,12 +87,15 @@ pub struct Config {
 
     /// The base URLs (`http` or `https`) under which clients reach this gateway, each perhaps with a path prefix,
     /// which is then honoured in routing, in token audiences and in the printed connection string. Default none: a
-    /// token is then good for the host that its client dialled. Behind a proxy that rewrites the `Host` header the
-    /// public URL must be set, or every token is refused.
+    /// token is then good for the host that its client dialled. When set, a token is good for one of these alone, whatever
+    /// was dialled, and tokens made by the gateway are for the first of them. Behind a proxy that rewrites the `Host` header
+    /// the public URL must be set, or every token is refused.
     #[serde(deserialize_with = "addresses::public_urls")]
     pub public_urls: Vec<Url>,
 
-    /// The origins whose pages may use the gateway from a browser, such as `https://app.example.com`; `*` stands for all.
+    /// The origins whose pages may use the gateway from a browser, such as `https://app.example.com`; `*` stands for all,
+    /// `https://*.example.com` for all hosts below that one, `null` for pages that have none, such as files. Other schemes
+    /// are those of applications with a browser inside, such as `capacitor://localhost`.
     /// Default none: then a page of any origin may connect with an access token, one without a token only if it is of
     /// the gateway's own origin, and no page of another origin reads an answer of an HTTP operation. When set, it binds
     /// all pages, those of the gateway's own origin too: the others are answered 403. Clients that are no browsers don't
@@ -142,10 +153,34 @@ pub struct Config {
     /// messages. Cost: this much memory for each idle socket; a smaller one costs busy sockets more copying.
     pub websocket_read_buffer_bytes: usize,
 
-    /// How many connections may be on their way from accept to a finished request head or upgrade. Default 4,096,
-    /// 1 to 1,000,000; further ones wait. Cost: a read buffer each. Danger: too few, and slow
-    /// clients keep others from connecting after a restart.
+    /// How many connections of a listener may be on their way from accept to a finished request head or upgrade. Default
+    /// 4,096, 1 to 1,000,000. For a further one that goes which has waited longest for its client, without a word; where
+    /// all wait for the gateway, it waits. Cost: a read buffer each, of up to 64 KiB. Danger: too few, and a storm of
+    /// clients after a restart sends the slow ones of them away.
     pub handshakes_pending_max: usize,
+
+    /// How many connections of a listener may be there for HTTP requests, those that are kept for another one included;
+    /// sockets don't count. Default 2,048, 1 to 1,000,000. For a further one that goes which has been idle for longest; where
+    /// all are being answered, it is answered 503 with `Retry-After`. Cost: a read buffer of up to 64 KiB each, and 128 KiB
+    /// of the kernel's memory for those that don't take their answers.
+    pub http_connections_max: usize,
+
+    /// How long a connection is kept for another HTTP request, in seconds. Default 75, 1 to 3,600. Danger: below the time
+    /// for which a proxy in front keeps its connections, it finds them closed now and then and answers 502.
+    pub http_keep_alive_seconds: u64,
+
+    /// How long a client may take none of what it is answered, in seconds; then its connection is closed. Default 30,
+    /// 1 to 300. Sockets are not concerned.
+    pub http_write_timeout_seconds: u64,
+
+    /// How many connections there may be from one address at once, sockets included; of IPv6 from one network of 64 bits.
+    /// No default: no bound. 1 to 10,000,000. A further one is closed at once. Danger: behind a proxy that is not among
+    /// [`Config::trusted_proxies`] all clients have one address, and so have those behind one router.
+    pub connections_per_address_max: Option<usize>,
+
+    /// Addresses and networks, such as `10.0.0.0/8`, of proxies in front of this gateway: for their connections
+    /// [`Config::connections_per_address_max`] does not count. Default none.
+    pub trusted_proxies: Vec<AddressRange>,
 
     /// How long a client may take to send its request head, in seconds. Default 10, 1 to 300.
     pub header_read_timeout_seconds: u64,
@@ -229,10 +264,11 @@ pub struct Config {
     /// sockets. It answers only under loopback and the hosts of [`Config::public_urls`].
     pub demo: bool,
 
-    /// Whether `GET /metrics` tells how many sessions and sockets each hub has, how many requests were repeated,
-    /// which hubs are damaged, and how often what ended, was refused or failed, in the text format of OpenMetrics. Default
-    /// `false`. Cost: a line for each hub, put together at most once a second. Danger: everybody who reaches the gateway can
-    /// read it, names of hubs included; a proxy in front can keep that path for the monitoring system.
+    /// Whether `GET /metrics` tells, where clients come in, how many sessions and sockets each hub has, how many requests were
+    /// repeated, which hubs are damaged, and how often what ended, was refused or failed, in the text format of OpenMetrics.
+    /// Default `false`. With [`Config::admin_listen`] they are there, and nowhere else, whatever this says. Cost: a line for
+    /// each hub, put together at most once a second. Danger: everybody who reaches the gateway can read it, names of hubs
+    /// included; a proxy in front can keep that path for the monitoring system.
     pub metrics: bool,
 
     /// Whether the gateway counts as healthy although hubs could not be started because what is stored of them is damaged.
@@ -241,6 +277,12 @@ pub struct Config {
     /// the body of the health operation and in the metrics. Danger: with `true` nobody may notice that sessions and
     /// messages are missing.
     pub start_with_damaged_hubs: bool,
+
+    /// Whether everybody knows the access key, as that of the command `dev`. Then only who dials a loopback host or one of
+    /// [`Config::public_urls`] is served, and of pages only those of such hosts and of [`Config::allowed_origins`]: else any
+    /// page that somebody visits could read and publish. No key of the file.
+    #[serde(skip)]
+    pub is_key_public: bool,
 
     /// Settings of single hubs, by the hub's name in lower case: `[hubs."name"]` in the file.
     pub hubs: BTreeMap<String, HubOverrides>,
@@ -307,6 +349,7 @@ impl Default for Config {
         Self {
             listen: None,
             default_listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 7080)),
+            admin_listen: None,
             tls_cert: None,
             tls_key: None,
             tls_self_signed: false,
@@ -326,6 +369,11 @@ impl Default for Config {
             websocket_message_bytes_max: MIB,
             websocket_read_buffer_bytes: 512,
             handshakes_pending_max: 4096,
+            http_connections_max: 2048,
+            http_keep_alive_seconds: 75,
+            http_write_timeout_seconds: 30,
+            connections_per_address_max: None,
+            trusted_proxies: Vec::new(),
             header_read_timeout_seconds: 10,
             handshake_timeout_seconds: 30,
             request_timeout_seconds: 30,
@@ -346,6 +394,7 @@ impl Default for Config {
             demo: false,
             metrics: false,
             start_with_damaged_hubs: false,
+            is_key_public: false,
             hubs: BTreeMap::new(),
         }
     }

@@ -40,6 +40,7 @@ fn every_key_can_be_set() {
         r#"
         listen = "0.0.0.0:9000"
         default_listen = "0.0.0.0:9001"
+        admin_listen = "127.0.0.1:9001"
         tls_cert = "/etc/oncewire/cert.pem"
         tls_key = "/etc/oncewire/key.pem"
         tls_self_signed = false
@@ -59,6 +60,11 @@ fn every_key_can_be_set() {
         websocket_message_bytes_max = 6
         websocket_read_buffer_bytes = 2048
         handshakes_pending_max = 7
+        http_connections_max = 70
+        http_keep_alive_seconds = 71
+        http_write_timeout_seconds = 72
+        connections_per_address_max = 73
+        trusted_proxies = ["10.0.0.0/8", "::1"]
         header_read_timeout_seconds = 8
         handshake_timeout_seconds = 9
         request_timeout_seconds = 10
@@ -98,6 +104,7 @@ fn every_key_can_be_set() {
     let expected = Config {
         listen: Some("0.0.0.0:9000".parse().unwrap()),
         default_listen: "0.0.0.0:9001".parse().unwrap(),
+        admin_listen: Some("127.0.0.1:9001".parse().unwrap()),
         tls_cert: Some("/etc/oncewire/cert.pem".into()),
         tls_key: Some("/etc/oncewire/key.pem".into()),
         tls_self_signed: false,
@@ -117,6 +124,11 @@ fn every_key_can_be_set() {
         websocket_message_bytes_max: 6,
         websocket_read_buffer_bytes: 2048,
         handshakes_pending_max: 7,
+        http_connections_max: 70,
+        http_keep_alive_seconds: 71,
+        http_write_timeout_seconds: 72,
+        connections_per_address_max: Some(73),
+        trusted_proxies: vec!["10.0.0.0/8".parse().unwrap(), "::1".parse().unwrap()],
         header_read_timeout_seconds: 8,
         handshake_timeout_seconds: 9,
         request_timeout_seconds: 10,
@@ -137,6 +149,7 @@ fn every_key_can_be_set() {
         demo: true,
         metrics: true,
         start_with_damaged_hubs: true,
+        is_key_public: false,
         hubs: BTreeMap::from([(
             "chat".to_owned(),
             HubOverrides {
@@ -194,6 +207,7 @@ fn overrides_win_over_the_file_and_the_file_over_the_defaults() {
     let overrides = Overrides {
         listen: Some("127.0.0.1:2".parse().unwrap()),
         default_listen: Some("127.0.0.1:5".parse().unwrap()),
+        admin_listen: Some("127.0.0.1:5".parse().unwrap()),
         tls_cert: None,
         tls_key: Some("/flag/key.pem".into()),
         tls_self_signed: None,
@@ -211,6 +225,7 @@ fn overrides_win_over_the_file_and_the_file_over_the_defaults() {
     let config = Config::from_toml(file, overrides).unwrap();
     assert_eq!(config.http_address(), Some("127.0.0.1:2".parse().unwrap()));
     assert_eq!(config.https_address(), Some("127.0.0.1:3".parse().unwrap()));
+    assert_eq!(config.admin_listen, Some("127.0.0.1:5".parse().unwrap()));
     assert_eq!(config.tls_cert.as_ref().unwrap().to_str(), Some("/file/cert.pem"));
     assert_eq!(config.tls_key.as_ref().unwrap().to_str(), Some("/flag/key.pem"));
     assert_eq!(config.access_key.as_ref().unwrap().expose(), "the flag's key");
@@ -251,6 +266,8 @@ fn a_wrong_type_is_refused_by_key_and_line() {
         ("public_urls = [\"chat.example.com\"]", "public_urls"),
         ("allowed_origins = [\"chat.example.com\"]", "allowed_origins"),
         ("allowed_origins = \"*\"", "allowed_origins"),
+        ("trusted_proxies = [\"proxy\"]", "trusted_proxies"),
+        ("is_key_public = true", "is_key_public"),
     ] {
         assert!(refusal(text).contains(key), "{}", refusal(text));
     }
@@ -267,6 +284,10 @@ fn numbers_out_of_range_are_refused_by_key() {
         ("websocket_message_bytes_max", 1, 64 << 20),
         ("websocket_read_buffer_bytes", 64, 1 << 20),
         ("handshakes_pending_max", 1, 1_000_000),
+        ("http_connections_max", 1, 1_000_000),
+        ("http_keep_alive_seconds", 1, 3600),
+        ("http_write_timeout_seconds", 1, 300),
+        ("connections_per_address_max", 1, 10_000_000),
         ("header_read_timeout_seconds", 1, 300),
         ("handshake_timeout_seconds", 1, 300),
         ("request_timeout_seconds", 1, 300),

@@ -7,12 +7,13 @@ use axum::extract::{Extension, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
+use url::Url;
 
 use super::body::JsonBody;
 use super::refusal::Refusal;
 use super::site::Reached;
 use super::{Demo, HUB};
-use crate::auth::ClientGrant;
+use crate::auth::{ClientGrant, SignError};
 use crate::config::{Durability, Store};
 use crate::edge::Fault;
 use crate::engine;
@@ -48,19 +49,30 @@ pub(super) async fn negotiate(
     if user.trim().is_empty() || user.len() > USER_BYTES_MAX {
         return Err(Refusal::BadUser);
     }
+    let url = client_url(&demo, &base, &user).map_err(|_| Refusal::NoToken)?;
+    Ok(answer(&Negotiated { url: url.into(), hub: HUB, user_id: user }))
+}
+
+/// A URL with a token for where the page was reached. That may be loopback, where a token for it is good only if there are
+/// no public URLs.
+fn client_url(demo: &Demo, reached: &Url, user: &str) -> Result<Url, SignError> {
+    let now_unix_seconds = engine::wall_clock().unix_seconds();
     let grant = ClientGrant {
-        endpoint: &base,
+        endpoint: reached,
         hub: HUB,
-        user_id: Some(&user),
+        user_id: Some(user),
         roles: &["webpubsub.joinLeaveGroup", "webpubsub.sendToGroup"].map(str::to_owned),
         groups: &[],
         validity_seconds: TOKEN_VALIDITY_SECONDS,
     };
-    let url = demo
-        .access_keys
-        .client_url(&grant, engine::wall_clock().unix_seconds())
-        .map_err(|_| Refusal::NoToken)?;
-    Ok(answer(&Negotiated { url: url.into(), hub: HUB, user_id: user }))
+    let mut url = demo.access_keys.client_url(&grant, now_unix_seconds)?;
+    let public_urls = &demo.config.public_urls;
+    if let Some(public) = public_urls.first().filter(|_| !public_urls.contains(reached)) {
+        let grant = ClientGrant { endpoint: public, ..grant };
+        let token = demo.access_keys.sign_client_token(&grant, now_unix_seconds)?;
+        url.query_pairs_mut().clear().append_pair("access_token", &token);
+    }
+    Ok(url)
 }
 
 #[derive(Serialize)]

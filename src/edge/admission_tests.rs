@@ -1,4 +1,3 @@
-use axum::Router;
 use futures_util::future::{BoxFuture, FutureExt};
 use oncewire_protocol::log::BootId;
 use oncewire_protocol::wire::{GroupName, UserId};
@@ -9,7 +8,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::*;
 use crate::auth::{AccessKeys, ReconnectionTokens};
 use crate::config::{Config, HubOverrides};
-use crate::edge::{Edge, Listeners, listen, serve};
+use crate::edge::{Edge, Gate, Listeners, Operations, listen, serve};
 use crate::engine::{Connected, Connecting, Engine, EventError, EventHandlers, Handled, UserEvent};
 use crate::store::MemoryStore;
 
@@ -106,8 +105,8 @@ impl World {
         let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
         let port = listener.local_addr().unwrap().port();
         let (stop, stopped) = oneshot::channel::<()>();
-        let listeners = Listeners { http: Some(listener), https: None };
-        tokio::spawn(serve(edge, listeners, Router::new(), stopped.map(drop)));
+        let listeners = Listeners { http: Some(listener), https: None, gate: Gate::new(&edge.config) };
+        tokio::spawn(serve(edge, listeners, Operations::default(), stopped.map(drop)));
         Self { port, heard, stop: Some(stop) }
     }
 

@@ -1,43 +1,61 @@
 //! The accept loop, and HTTP on a connection until it is upgraded or closed.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use axum::Router;
+use axum::body::Body;
+use axum::http::header::{CONNECTION, HOST, RETRY_AFTER, UPGRADE};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Version};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use hyper::Request;
-use hyper::body::Incoming;
+use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use parking_lot::Mutex;
+use hyper_util::rt::TokioIo;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tower::ServiceExt;
 
-use super::Shared;
+use super::gate::{Gate, Presence, Room};
+use super::origin;
+use super::patient::{OverTcp, Patience, Patient};
+use super::pool::{Guest, Pool, Stage};
+use super::query::Query;
 use super::tls::Acceptor;
-use crate::config::Scheme;
+use super::turned_away::TurnedAway;
+use crate::config::{Config, Scheme};
 use crate::telemetry::Episode;
 
-/// Connections that the kernel keeps ready for [`accept`].
+/// Connections that the kernel keeps ready for [`Front::accept`].
 const LISTEN_BACKLOG: i32 = 4096;
 /// How much of an HTTP head is kept while it is not complete; a longer one is answered 431. Access tokens that list
 /// many groups need room.
-const HTTP_HEAD_BYTES_MAX: usize = 16 * 1024;
+const HTTP_HEAD_BYTES_MAX: usize = 64 * 1024;
 /// How long accepting waits when the process or the machine has run out of something.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+/// When whoever was turned away for want of room may try again, in seconds.
+const RETRY_SECONDS: HeaderValue = HeaderValue::from_static("5");
 
 /// Who has connected, as requests know it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Peer(pub SocketAddr);
 
-/// A connection that is on its way to a request head or an upgrade. Once all copies are gone another one may come.
-pub(super) type Pending = Arc<OwnedSemaphorePermit>;
+/// A connection from accept to its end, as its request hands it on: the socket that it becomes keeps it.
+#[derive(Clone)]
+pub(super) struct Present {
+    _counts: Arc<Presence>,
+}
 
 /// Binds and listens with a backlog that takes a storm of reconnecting clients.
 ///
@@ -54,39 +72,67 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// Accepts until the gateway stops. While as many connections as allowed are shaking hands, further ones wait in the
-/// kernel's backlog: a storm is worked off in order, nobody is refused. `tls` is what they are taken into first.
-pub(super) async fn accept(
-    shared: Arc<Shared>,
-    listener: TcpListener,
-    tls: Option<Acceptor>,
-    router: Router,
-) {
-    let failures = Episode::new("accepting connections failed", "");
-    let accept_one = async || {
-        let accepted = listener.accept().await;
-        // Not before there is one: a listener at rest would keep a place from the other.
-        let permit = Arc::clone(&shared.pending).acquire_owned().await.ok();
-        (permit, accepted)
-    };
-    while let Some((permit, accepted)) = shared.is_stopping.run_until_cancelled(accept_one()).await {
-        match accepted {
-            Ok((stream, peer)) => {
-                tracing::debug!(%peer, "connection accepted");
-                let (shared, router) = (Arc::clone(&shared), router.clone());
-                let connection = Connection { shared: Arc::clone(&shared), router, permit, peer };
-                match tls.clone() {
-                    None => shared.tasks.spawn(connection.serve(stream)),
-                    Some(tls) => shared.tasks.spawn(connection.serve_inside(tls, stream)),
-                };
+/// For whom a listener is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// For clients and applications, that is for anybody.
+    Anybody,
+    /// For the operator's machinery.
+    Operator,
+}
+
+/// A listener, and all that its connections take.
+pub(super) struct Front {
+    pub listener: TcpListener,
+    /// What connections are taken into first.
+    pub tls: Option<Acceptor>,
+    pub purpose: Purpose,
+    pub connections: Connections,
+}
+
+/// What each connection takes.
+#[derive(Clone)]
+pub(super) struct Connections {
+    pub config: Arc<Config>,
+    pub router: Router,
+    pub gate: Arc<Gate>,
+    pub pool: Arc<Pool>,
+    pub tasks: TaskTracker,
+    pub is_stopping: CancellationToken,
+}
+
+impl Front {
+    /// Accepts until the gateway stops. Where there are as many connections as there may be, one goes that has been silent
+    /// for long; a storm of clients that are not silent is worked off in order, and nobody is refused.
+    pub(super) async fn accept(self) {
+        let Self { listener, tls, purpose, connections } = self;
+        connections.gate.add(&connections.pool);
+        let failures = Episode::new("accepting connections failed", "");
+        let mut complain = |error: &dyn std::fmt::Display| {
+            if failures.is_news(Instant::now()) {
+                tracing::warn!(%error, "can't accept connections now; trying again until it works");
             }
-            Err(error) if is_of_one_connection(&error) => tracing::debug!(%error, "connection lost"),
-            Err(error) => {
-                if failures.is_news(Instant::now()) {
-                    tracing::warn!(%error, "can't accept connections now; trying again until it works");
+        };
+        let is_stopping = connections.is_stopping.clone();
+        while let Some(accepted) = is_stopping.run_until_cancelled(listener.accept()).await {
+            match accepted {
+                Ok((stream, peer)) => {
+                    tracing::debug!(%peer, "connection accepted");
+                    let entering = connections.let_in(peer, purpose, &mut complain);
+                    let Some(visit) = is_stopping.run_until_cancelled(entering).await else { return };
+                    let Some(visit) = visit else { continue };
+                    match tls.clone() {
+                        None => connections.tasks.spawn(visit.serve(stream)),
+                        Some(tls) => connections.tasks.spawn(visit.serve_inside(tls, stream)),
+                    };
                 }
-                let wait = tokio::time::sleep(ACCEPT_RETRY);
-                shared.is_stopping.run_until_cancelled(wait).await;
+                Err(error) if is_of_one_connection(&error) => tracing::debug!(%error, "connection lost"),
+                Err(error) => {
+                    complain(&error);
+                    connections.gate.make_room();
+                    let wait = tokio::time::sleep(ACCEPT_RETRY);
+                    is_stopping.run_until_cancelled(wait).await;
+                }
             }
         }
     }
@@ -101,79 +147,253 @@ fn is_of_one_connection(error: &io::Error) -> bool {
     )
 }
 
-/// What serving a connection takes.
-struct Connection {
-    shared: Arc<Shared>,
-    router: Router,
-    permit: Option<OwnedSemaphorePermit>,
-    peer: SocketAddr,
+impl Connections {
+    /// Lets an accepted connection in, once there is room for it; none if it has to go.
+    async fn let_in(
+        &self,
+        peer: SocketAddr,
+        purpose: Purpose,
+        complain: &mut impl FnMut(&dyn std::fmt::Display),
+    ) -> Option<Visit> {
+        let is_bounded = purpose == Purpose::Anybody;
+        let Some(presence) = self.gate.enter(peer.ip(), is_bounded) else {
+            TurnedAway::AddressFull.tell(peer);
+            return None;
+        };
+        let room = loop {
+            match self.gate.room() {
+                Room::Nobody => {
+                    complain(&"nearly all descriptors are in use");
+                    self.gate.make_room();
+                    tokio::time::sleep(ACCEPT_RETRY).await;
+                }
+                Room::Recoveries if self.gate.make_room() => break Room::Everybody,
+                room => break room,
+            }
+        };
+        let guest = self.pool.enter().await;
+        Some(Visit {
+            connections: self.clone(),
+            peer,
+            purpose,
+            presence: Present { _counts: Arc::new(presence) },
+            guest,
+            room: if purpose == Purpose::Operator { Room::Everybody } else { room },
+        })
+    }
 }
 
-impl Connection {
+/// A connection that has been let in.
+struct Visit {
+    connections: Connections,
+    peer: SocketAddr,
+    purpose: Purpose,
+    presence: Present,
+    guest: Arc<Guest>,
+    room: Room,
+}
+
+impl Visit {
     async fn serve(self, stream: TcpStream) {
         match stream.set_nodelay(true) {
-            Ok(()) => serve_http(self, stream, Scheme::Http).await,
+            Ok(()) => self.serve_http(stream, Scheme::Http).await,
             Err(error) => tracing::debug!(%error, "connection lost"),
         }
     }
 
     /// Takes the connection into TLS first.
     async fn serve_inside(self, tls: Acceptor, stream: TcpStream) {
-        let limit = Duration::from_secs(self.shared.edge.config.header_read_timeout_seconds);
+        let limit = Duration::from_secs(self.connections.config.header_read_timeout_seconds);
         let handshake = async {
             stream.set_nodelay(true)?;
             timeout(limit, tls.accept(stream)).await?
         };
+        let handshake = async {
+            tokio::select! {
+                shaken = Box::pin(handshake) => Some(shaken),
+                () = self.guest.dismissed() => None,
+            }
+        };
         // Nobody waits for an answer who has not asked yet.
-        match self.shared.is_stopping.run_until_cancelled(Box::pin(handshake)).await {
+        match self.connections.is_stopping.run_until_cancelled(handshake).await {
             None => {}
-            Some(Ok(stream)) => serve_http(self, stream, Scheme::Https).await,
-            Some(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
+            Some(None) => TurnedAway::SilentForLongest.tell(self.peer),
+            Some(Some(Ok(stream))) => self.serve_http(stream, Scheme::Https).await,
+            Some(Some(Err(error))) if error.kind() == io::ErrorKind::TimedOut => {
+                TurnedAway::HeadTooSlow.tell(self.peer);
+            }
+            Some(Some(Err(error))) => tracing::debug!(%error, "TLS handshake failed"),
+        }
+    }
+
+    async fn serve_http<S>(self, stream: S, scheme: Scheme)
+    where
+        S: AsyncRead + AsyncWrite + OverTcp + Unpin + Send + 'static,
+    {
+        let stream = Patient::new(stream, Arc::clone(&self.guest), Patience::new(&self.connections.config));
+        let service = service_fn(|request| self.answer(request, scheme));
+        let mut builder = http1::Builder::new();
+        // How long clients may take is the stream's own affair.
+        builder.header_read_timeout(None).max_buf_size(HTTP_HEAD_BYTES_MAX);
+        let connection = builder.serve_connection(TokioIo::new(stream), service).with_upgrades();
+        let mut connection = std::pin::pin!(connection);
+        let served = tokio::select! {
+            served = connection.as_mut() => served,
+            () = self.guest.dismissed() => return TurnedAway::SilentForLongest.tell(self.peer),
+            () = self.connections.is_stopping.cancelled() => {
+                if self.guest.turn().stage() == Stage::Arriving {
+                    // Nobody waits for an answer: the first request has not even arrived.
+                    return;
+                }
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        match (self.guest.given_up(), served) {
+            (Some(reason), _) => reason.tell(self.peer),
+            (None, Err(error)) => tracing::debug!(%error, "connection failed"),
+            (None, Ok(())) => {}
+        }
+    }
+
+    /// Answers a request, and takes note of where its connection is meanwhile.
+    async fn answer(
+        &self,
+        request: Request<Incoming>,
+        scheme: Scheme,
+    ) -> Result<Response<Answer>, Infallible> {
+        let mut response = match self.admit(&request) {
+            Err(reason) => {
+                reason.tell(self.peer);
+                refusal(reason)
+            }
+            Ok(()) => self.routed(request, scheme).await,
+        };
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS && !self.guest.answered() {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        Ok(response.map(|body| Answer { body, guest: Arc::clone(&self.guest) }))
+    }
+
+    /// Whether anybody looks at a request.
+    fn admit(&self, request: &Request<Incoming>) -> Result<(), TurnedAway> {
+        let headers = request.headers();
+        if !names_one_host(headers, request.version()) {
+            return Err(TurnedAway::BadHost);
+        }
+        if self.room != Room::Everybody && !is_recovery(request) {
+            return Err(TurnedAway::NoRecovery);
+        }
+        let config = &self.connections.config;
+        if config.is_key_public && self.purpose == Purpose::Anybody && !origin::is_local(headers, config) {
+            return Err(TurnedAway::ForeignPage);
+        }
+        Ok(())
+    }
+
+    async fn routed(&self, mut request: Request<Incoming>, scheme: Scheme) -> Response {
+        request.extensions_mut().insert(scheme);
+        request.extensions_mut().insert(Peer(self.peer));
+        request.extensions_mut().insert(self.presence.clone());
+        if request.headers().contains_key(UPGRADE) {
+            if let Some(upgrading) = self.guest.upgrades() {
+                request.extensions_mut().insert(Arc::new(upgrading));
+            }
+        } else if !self.guest.asks() {
+            TurnedAway::HttpFull.tell(self.peer);
+            return refusal(TurnedAway::HttpFull);
+        }
+        match self.connections.router.clone().oneshot(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
         }
     }
 }
 
-async fn serve_http<S>(connection: Connection, stream: S, scheme: Scheme)
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let Connection { shared, router, permit, peer } = connection;
-    let pending = Mutex::new(permit.map(Pending::new));
-    let service = service_fn(|mut request: Request<Incoming>| {
-        request.extensions_mut().insert(scheme);
-        request.extensions_mut().insert(Peer(peer));
-        // A keep-alive connection has been through its handshake by its second request.
-        if let Some(pending) = pending.lock().take() {
-            request.extensions_mut().insert(pending);
-        }
-        router.clone().oneshot(request)
-    });
-    let mut builder = http1::Builder::new();
-    builder
-        .timer(TokioTimer::new())
-        .header_read_timeout(Duration::from_secs(shared.edge.config.header_read_timeout_seconds))
-        .max_buf_size(HTTP_HEAD_BYTES_MAX);
-    let connection = builder.serve_connection(TokioIo::new(stream), service).with_upgrades();
-    let mut connection = std::pin::pin!(connection);
-    let served = tokio::select! {
-        served = connection.as_mut() => served,
-        () = shared.is_stopping.cancelled() => {
-            if pending.lock().is_some() {
-                // Nobody waits for an answer: the first request has not even arrived.
-                return;
-            }
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
+/// A request of HTTP/1.1 names just one host, and an older one at most one (RFC 9112, section 3.2).
+fn names_one_host(headers: &HeaderMap, version: Version) -> bool {
+    match headers.get_all(HOST).iter().count() {
+        0 => version < Version::HTTP_11,
+        count => count == 1,
+    }
+}
+
+fn is_recovery<B>(request: &Request<B>) -> bool {
+    let query = Query::parse(request.uri().query().unwrap_or_default());
+    request.headers().contains_key(UPGRADE) && query.connection_id.is_some()
+}
+
+/// What a request is answered that nobody looks at. The text holds nothing of it.
+fn refusal(reason: TurnedAway) -> Response {
+    let status = match reason {
+        TurnedAway::BadHost => StatusCode::BAD_REQUEST,
+        TurnedAway::ForeignPage => StatusCode::FORBIDDEN,
+        _ => StatusCode::SERVICE_UNAVAILABLE,
     };
-    if let Err(error) = served {
-        tracing::debug!(%error, "connection failed");
+    let mut response = (status, reason.to_string()).into_response();
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    if status == StatusCode::SERVICE_UNAVAILABLE {
+        response.headers_mut().insert(RETRY_AFTER, RETRY_SECONDS);
+    }
+    response
+}
+
+/// An answer's body. Once it is out, the connection waits for its client.
+struct Answer {
+    body: Body,
+    guest: Arc<Guest>,
+}
+
+impl hyper::body::Body for Answer {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.guest.rests();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_request_names_one_host_and_before_http_1_1_perhaps_none() {
+        let hosts = |count: usize| {
+            let host = (HOST, HeaderValue::from_static("h.example"));
+            std::iter::repeat_n(host, count).fold(HeaderMap::new(), |mut headers, (name, value)| {
+                headers.append(name, value);
+                headers
+            })
+        };
+        for (count, version, is_good) in [
+            (0, Version::HTTP_11, false),
+            (1, Version::HTTP_11, true),
+            (2, Version::HTTP_11, false),
+            (0, Version::HTTP_10, true),
+            (1, Version::HTTP_10, true),
+            (2, Version::HTTP_10, false),
+        ] {
+            assert_eq!(names_one_host(&hosts(count), version), is_good, "{count} in {version:?}");
+        }
+    }
 
     #[cfg(unix)]
     #[test]

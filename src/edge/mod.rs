@@ -14,6 +14,10 @@
 //! | file | holds |
 //! |---|---|
 //! | `listener.rs` | the accept loop and HTTP on a connection that is not upgraded yet |
+//! | `gate.rs` | how many connections the process lets in, and from one address |
+//! | `pool.rs` | a listener's connections that are no sockets, and who goes when there are too many |
+//! | `patient.rs` | how long a client may take before it is upgraded |
+//! | `turned_away.rs` | why strangers are turned away, and where that is told |
 //! | `tls/` | certificates, and TLS handshakes |
 //! | `routes.rs`, `absent.rs` | paths, the limits of the HTTP side, and what is said where nothing is |
 //! | `query.rs`, `handshake.rs` | what an upgrade request asks for, without I/O |
@@ -30,15 +34,19 @@ mod absent;
 mod admission;
 mod connecting;
 mod faults;
+mod gate;
 mod handshake;
 mod listener;
 mod origin;
+mod patient;
+mod pool;
 mod query;
 mod refusals;
 mod routes;
 mod socket;
 mod sockets;
 mod tls;
+mod turned_away;
 mod upgrade;
 
 use std::future::Future;
@@ -53,12 +61,16 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use faults::{Fault, Faults};
+pub use gate::Gate;
 pub use listener::listen;
+pub use routes::Operations;
 pub use tls::{CertificateError, SELF_SIGNED_CERTIFICATE_FILE, Tls, TlsError};
 
 use crate::auth::{AccessKeys, ReconnectionTokens};
 use crate::config::Config;
 use crate::engine::Engine;
+use listener::{Connections, Front, Purpose};
+use pool::Pool;
 use refusals::Refusals;
 use sockets::Sockets;
 
@@ -86,13 +98,16 @@ pub struct Listeners {
     pub http: Option<TcpListener>,
     /// Inside TLS.
     pub https: Option<(TcpListener, Tls)>,
+    /// What they share with all other listeners of the process.
+    pub gate: Arc<Gate>,
 }
+
+/// HTTP connections of [`serve_operator`] that there may be at once.
+const OPERATOR_CONNECTIONS_MAX: usize = 64;
 
 /// What all connections share.
 struct Shared {
     edge: Edge,
-    /// How many more may be on their way to a request head or an upgrade.
-    pending: Arc<Semaphore>,
     /// How many more handlers may be told at once that a session is over which never began.
     farewells: Arc<Semaphore>,
     sockets: Arc<Sockets>,
@@ -105,7 +120,6 @@ impl Shared {
     fn new(edge: Edge) -> Arc<Self> {
         Arc::new(Self {
             sockets: Sockets::new(edge.config.connections_max),
-            pending: Arc::new(Semaphore::new(edge.config.handshakes_pending_max)),
             farewells: Arc::new(Semaphore::new(admission::FAREWELLS_MAX)),
             refusals: Refusals::new(edge.engine.counters()),
             tasks: TaskTracker::new(),
@@ -117,7 +131,12 @@ impl Shared {
 
 /// Serves client sockets, and `operations` beside them, until `shutdown` completes; then it accepts nothing more,
 /// closes all sockets with 1001 and returns when they are gone, or after a few seconds.
-pub async fn serve(edge: Edge, listeners: Listeners, operations: Router, shutdown: impl Future<Output = ()>) {
+pub async fn serve(
+    edge: Edge,
+    listeners: Listeners,
+    operations: Operations,
+    shutdown: impl Future<Output = ()>,
+) {
     let shared = Shared::new(edge);
     let router = routes::router(&shared, operations);
     let http = listeners.http.map(|listener| (listener, None));
@@ -130,7 +149,16 @@ pub async fn serve(edge: Edge, listeners: Listeners, operations: Router, shutdow
     });
     let mut accepting = JoinSet::new();
     for (listener, tls) in http.into_iter().chain(https) {
-        accepting.spawn(listener::accept(Arc::clone(&shared), listener, tls, router.clone()));
+        let config = &shared.edge.config;
+        let connections = Connections {
+            config: Arc::clone(config),
+            router: router.clone(),
+            gate: Arc::clone(&listeners.gate),
+            pool: Pool::new(config.handshakes_pending_max, config.http_connections_max),
+            tasks: shared.tasks.clone(),
+            is_stopping: shared.is_stopping.clone(),
+        };
+        accepting.spawn(Front { listener, tls, purpose: Purpose::Anybody, connections }.accept());
     }
     shutdown.await;
     tracing::info!(sockets = shared.sockets.count(), "shutting down");
@@ -142,6 +170,23 @@ pub async fn serve(edge: Edge, listeners: Listeners, operations: Router, shutdow
     if tokio::time::timeout(SHUTDOWN_WAIT, shared.tasks.wait()).await.is_err() {
         tracing::warn!(sockets = shared.sockets.count(), "some clients did not go away in time");
     }
+}
+
+/// Serves what an operator's machinery asks, on a listener of its own, until it is dropped: whatever strangers do to the
+/// others, this one answers.
+pub async fn serve_operator(config: Arc<Config>, gate: Arc<Gate>, listener: TcpListener, operations: Router) {
+    let is_stopping = CancellationToken::new();
+    let _stop = is_stopping.clone().drop_guard();
+    let timeout = Duration::from_secs(config.request_timeout_seconds);
+    let connections = Connections {
+        router: routes::limited(operations, OPERATOR_CONNECTIONS_MAX, timeout),
+        gate,
+        pool: Pool::new(OPERATOR_CONNECTIONS_MAX, OPERATOR_CONNECTIONS_MAX),
+        tasks: TaskTracker::new(),
+        is_stopping,
+        config,
+    };
+    Front { listener, tls: None, purpose: Purpose::Operator, connections }.accept().await;
 }
 
 #[cfg(test)]
@@ -180,8 +225,9 @@ mod tests {
             start.await.unwrap();
             stopped_at = Instant::now();
         };
-        let listeners = Listeners { http: Some(listener), https: None };
-        serve(edge, listeners, Router::new().route("/endless", endless), shutdown).await;
+        let listeners = Listeners { http: Some(listener), https: None, gate: Gate::new(&edge.config) };
+        let api = Router::new().route("/endless", endless);
+        serve(edge, listeners, Operations { api, ..Operations::default() }, shutdown).await;
         let waited = stopped_at.elapsed();
         assert!(waited >= SHUTDOWN_WAIT && waited < 2 * SHUTDOWN_WAIT, "{waited:?} of the paused clock");
     }

@@ -25,6 +25,31 @@ pub(super) fn may_upgrade(headers: &HeaderMap, config: &Config, has_token: bool)
     has_token || is_own(origin, headers, &config.public_urls)
 }
 
+/// Whether a request comes from this machine, where everybody knows the access key: any page that somebody visits has
+/// it too. So it has to be dialled by a loopback host or a public URL's, else the name may be one that a page's owner has
+/// resolve to loopback; and a page has to be of such a host, or of a listed origin.
+pub(super) fn is_local(headers: &HeaderMap, config: &Config) -> bool {
+    let host = headers.get(HOST).and_then(|host| auth::dialled("http", host.to_str().ok()?));
+    let is_public = |url: &Url| config.public_urls.iter().any(|public| public.host() == url.host());
+    let is_ours = |url: &Url| is_loopback(url) || is_public(url);
+    let is_own_page = |origin: &str| {
+        let is_listed = config.allowed_origins.iter().any(|allowed| allowed.includes(origin));
+        let page = Url::parse(origin).ok().filter(|page| matches!(page.scheme(), "http" | "https"));
+        is_listed || page.is_some_and(|page| is_ours(&page))
+    };
+    let mut origins = headers.get_all(ORIGIN).iter();
+    host.is_some_and(|host| is_ours(&host)) && origins.all(|origin| origin.to_str().is_ok_and(is_own_page))
+}
+
+fn is_loopback(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
+        Some(Host::Ipv4(address)) => address.is_loopback(),
+        Some(Host::Ipv6(address)) => address.is_loopback(),
+        None => false,
+    }
+}
+
 fn is_own(origin: &str, headers: &HeaderMap, public_urls: &[Url]) -> bool {
     if public_urls.iter().any(|url| url.origin().ascii_serialization() == origin) {
         return true;
@@ -106,6 +131,41 @@ mod tests {
         }
         let own = "http://127.0.0.1";
         assert!(!may_upgrade(&headers("127.0.0.1", &[own, own]), &config(&[], &[]), false));
+    }
+
+    #[test]
+    fn where_everybody_knows_the_key_only_this_machines_pages_may_come() {
+        for (host, origins, is_good) in [
+            ("127.0.0.1:8080", &[][..], true),
+            ("localhost:8080", &[], true),
+            ("[::1]:8080", &[], true),
+            ("127.0.0.1:8080", &["http://127.0.0.1:8080"], true),
+            ("127.0.0.1:8080", &["http://localhost:3000"], true),
+            ("127.0.0.1:8080", &["https://app.localhost"], true),
+            ("127.0.0.1:8080", &["https://evil.example"], false),
+            ("127.0.0.1:8080", &["http://localhost.evil.example"], false),
+            ("127.0.0.1:8080", &["http://127.0.0.1.evil.example"], false),
+            ("127.0.0.1:8080", &["null"], false),
+            ("127.0.0.1:8080", &[""], false),
+            ("127.0.0.1:8080", &["file://"], false),
+            ("127.0.0.1:8080", &["capacitor://localhost"], false),
+            ("127.0.0.1:8080", &["http://localhost", "https://evil.example"], false),
+            ("evil.example:8080", &[], false),
+            ("evil.example:8080", &["http://evil.example:8080"], false),
+            ("0.0.0.0:8080", &[], false),
+            ("", &[], false),
+        ] {
+            assert_eq!(
+                is_local(&headers(host, origins), &config(&[], &[])),
+                is_good,
+                "{origins:?} at {host}"
+            );
+        }
+        assert!(!is_local(&HeaderMap::new(), &config(&[], &[])));
+        let listed = config(&["https://app.example"], &["https://chat.example/wps"]);
+        assert!(is_local(&headers("chat.example", &["https://chat.example"]), &listed));
+        assert!(is_local(&headers("localhost", &["https://app.example"]), &listed));
+        assert!(!is_local(&headers("localhost", &["https://other.example"]), &listed));
     }
 
     #[test]

@@ -115,6 +115,7 @@ fn counted(refusal: Refusal) -> UpgradeRefusal {
         Refusal::HandlerFailed | Refusal::HandlerFailedWith(_) => UpgradeRefusal::HandlerFailed,
         Refusal::HandlerBusy => UpgradeRefusal::HandlerBusy,
         Refusal::Full => UpgradeRefusal::ConnectionsMax,
+        Refusal::NoRoom => UpgradeRefusal::NoRoom,
         Refusal::TooManyHubs => UpgradeRefusal::HubsMax,
         Refusal::Unavailable => UpgradeRefusal::Unavailable,
     }

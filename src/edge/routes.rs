@@ -21,40 +21,62 @@ use super::{Shared, absent, upgrade};
 use crate::config::Config;
 use crate::telemetry::Episode;
 
-/// HTTP requests that are worked on at once, upgrades aside; further ones are answered 503.
-const HTTP_REQUESTS_MAX: usize = 1024;
+/// Requests of the API that are worked on at once; further ones are answered 503.
+const API_REQUESTS_MAX: usize = 1024;
+/// The same of the demo, whose requests need no token.
+const DEMO_REQUESTS_MAX: usize = 64;
+/// How long one of them may take, its body included.
+const DEMO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a browser may remember that a page may use the operations.
 const PREFLIGHT_MAX_AGE: Duration = Duration::from_secs(600);
 
+/// HTTP operations beside the client endpoint. What is done to one group keeps no other from being answered.
+#[derive(Default)]
+pub struct Operations {
+    /// Answered at once, however much else there is to do: whether the gateway lives, and whether it is well.
+    pub probes: Router,
+    /// What applications and monitoring systems ask for.
+    pub api: Router,
+    /// The demo.
+    pub demo: Router,
+}
+
 /// All paths: the client endpoint and `operations`, at the root and behind the path of each public URL. A proxy may
 /// take that prefix away or leave it.
-pub(super) fn router(shared: &Arc<Shared>, operations: Router) -> Router {
+pub(super) fn router(shared: &Arc<Shared>, operations: Operations) -> Router {
     let config = &shared.edge.config;
     let endpoint = Router::new()
         .route("/client/hubs/{hub}", any(upgrade::hub_in_path))
+        .route("/client/hubs/{hub}/", any(upgrade::hub_in_path))
         .route("/client/hubs/", any(upgrade::hub_left_out))
         .route("/client/hubs", any(upgrade::hub_left_out))
         .route("/client/", any(upgrade::hub_in_query))
         .route("/client", any(upgrade::hub_in_query))
         .with_state(Arc::clone(shared));
-    let routes = with_prefixes(endpoint.merge(limited(operations, config)), &config.public_urls);
+    let Operations { probes, api, demo } = operations;
+    let timeout = Duration::from_secs(config.request_timeout_seconds);
+    let operations = probes.merge(limited(api, API_REQUESTS_MAX, timeout)).merge(limited(
+        demo,
+        DEMO_REQUESTS_MAX,
+        DEMO_TIMEOUT.min(timeout),
+    ));
+    let operations = match cross_origin(config) {
+        Some(cross_origin) => operations.layer(cross_origin),
+        None => operations,
+    };
+    let routes = with_prefixes(endpoint.merge(operations), &config.public_urls);
     routes.fallback(absent::nothing_there).layer(map_response(absent::with_text))
 }
 
 /// Bounds in time and number. Bodies are bounded by whoever reads them, who can say so in the API's own words.
-fn limited(operations: Router, config: &Config) -> Router {
-    let timeout = Duration::from_secs(config.request_timeout_seconds);
+pub(super) fn limited(operations: Router, requests_max: usize, timeout: Duration) -> Router {
     let layers = ServiceBuilder::new()
         .layer(HandleErrorLayer::new(shed))
         .layer(LoadShedLayer::new())
-        .layer(GlobalConcurrencyLimitLayer::new(HTTP_REQUESTS_MAX))
+        .layer(GlobalConcurrencyLimitLayer::new(requests_max))
         .layer(TimeoutLayer::with_status_code(StatusCode::SERVICE_UNAVAILABLE, timeout));
-    let operations = operations.layer(layers);
-    match cross_origin(config) {
-        Some(cross_origin) => operations.layer(cross_origin),
-        None => operations,
-    }
+    operations.layer(layers)
 }
 
 /// Lets pages of the listed origins read answers. A token comes in a header that a page sets by itself, so no cookie or
@@ -80,7 +102,7 @@ async fn shed(_: BoxError) -> StatusCode {
     static SHED: LazyLock<Episode> =
         LazyLock::new(|| Episode::new("HTTP requests are refused: too many at once", ""));
     if SHED.is_news(Instant::now()) {
-        tracing::warn!("HTTP requests are refused: {HTTP_REQUESTS_MAX} are worked on");
+        tracing::warn!("HTTP requests are refused: as many as there may be are worked on");
     }
     StatusCode::SERVICE_UNAVAILABLE
 }
@@ -134,7 +156,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn operations_have_a_time_limit() {
         let operations = Router::new().route("/slow", get(async || std::future::pending::<()>().await));
-        let router = limited(operations, &Config::default());
+        let router = limited(operations, API_REQUESTS_MAX, Duration::from_secs(30));
         assert_eq!(status(&router, "/slow").await, StatusCode::SERVICE_UNAVAILABLE);
     }
 
@@ -145,14 +167,15 @@ mod tests {
             started.send(()).unwrap();
             std::future::pending::<()>().await;
         };
-        let router = limited(Router::new().route("/slow", get(slow)), &Config::default());
-        let running: Vec<_> = (0..HTTP_REQUESTS_MAX)
+        let router = Router::new().route("/slow", get(slow));
+        let router = limited(router, DEMO_REQUESTS_MAX, DEMO_TIMEOUT);
+        let running: Vec<_> = (0..DEMO_REQUESTS_MAX)
             .map(|_| {
                 let router = router.clone();
                 tokio::spawn(async move { status(&router, "/slow").await })
             })
             .collect();
-        for _ in 0..HTTP_REQUESTS_MAX {
+        for _ in 0..DEMO_REQUESTS_MAX {
             starts.recv().await.unwrap();
         }
         assert_eq!(status(&router, "/slow").await, StatusCode::SERVICE_UNAVAILABLE);

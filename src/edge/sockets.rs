@@ -7,6 +7,8 @@ use oncewire_protocol::wire::Close;
 use parking_lot::Mutex;
 use slotmap::{DefaultKey, SlotMap};
 
+use super::listener::Present;
+
 /// The sockets that are open or about to be.
 pub(super) struct Sockets {
     sockets_max: usize,
@@ -17,8 +19,15 @@ pub(super) struct Sockets {
 struct State {
     /// Taken places, also of sockets that are still shaking hands.
     places: usize,
-    outboxes: SlotMap<DefaultKey, SharedOutbox>,
+    open: SlotMap<DefaultKey, OpenSocket>,
     is_closing: bool,
+}
+
+/// A socket that is open.
+struct OpenSocket {
+    outbox: SharedOutbox,
+    /// Counts its connection.
+    _presence: Option<Present>,
 }
 
 /// A socket's place among the others; dropping it frees it.
@@ -57,7 +66,7 @@ impl Sockets {
         let outboxes: Vec<_> = {
             let mut state = self.state.lock();
             state.is_closing = true;
-            state.outboxes.values().cloned().collect()
+            state.open.values().map(|socket| Arc::clone(&socket.outbox)).collect()
         };
         outboxes.iter().for_each(send_away);
     }
@@ -69,10 +78,10 @@ impl Sockets {
 }
 
 impl Place {
-    /// Makes the socket known under which this outbox is written.
-    pub(super) fn fill(&mut self, outbox: &SharedOutbox) {
+    /// Makes the socket known under which this outbox is written, with what counts its connection.
+    pub(super) fn fill(&mut self, outbox: &SharedOutbox, presence: Option<Present>) {
         let mut state = self.sockets.state.lock();
-        self.key = Some(state.outboxes.insert(Arc::clone(outbox)));
+        self.key = Some(state.open.insert(OpenSocket { outbox: Arc::clone(outbox), _presence: presence }));
         let is_closing = state.is_closing;
         drop(state);
         if is_closing {
@@ -86,7 +95,7 @@ impl Drop for Place {
         let mut state = self.sockets.state.lock();
         state.places -= 1;
         if let Some(key) = self.key {
-            state.outboxes.remove(key);
+            state.open.remove(key);
         }
     }
 }
@@ -155,10 +164,10 @@ mod tests {
         let (late, late_epoch) = outbox();
         let mut open_place = sockets.reserve().unwrap();
         let mut late_place = sockets.reserve().unwrap();
-        open_place.fill(&open);
+        open_place.fill(&open, None);
         assert_eq!(progress(&open, open_epoch), Progress::Idle);
         sockets.close_all();
-        late_place.fill(&late);
+        late_place.fill(&late, None);
         assert_eq!(progress(&open, open_epoch), Progress::Close(Close::GOING_AWAY));
         assert_eq!(progress(&late, late_epoch), Progress::Close(Close::GOING_AWAY));
         assert!(sockets.reserve().is_none());

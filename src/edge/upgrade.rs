@@ -22,7 +22,9 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 use super::admission::{Attached, Newcomer};
 use super::handshake::{Handshake, Purpose, Recover, Refusal, Selected, decide};
-use super::listener::{Peer, Pending};
+use super::listener::{Peer, Present};
+use super::patient::Patient;
+use super::pool::Upgrading;
 use super::refusals::Asked;
 use super::{Edge, Shared, socket, tls};
 use crate::engine;
@@ -31,7 +33,7 @@ use crate::telemetry::RecoveryRefusal;
 /// After how many seconds a client that was refused for lack of room may try again.
 const FULL_RETRY_SECONDS: u64 = 5;
 
-/// `/client/hubs/{hub}`
+/// `/client/hubs/{hub}`, with a slash at the end or without
 pub(super) async fn hub_in_path(
     State(shared): State<Arc<Shared>>,
     Path(hub): Path<String>,
@@ -77,7 +79,8 @@ async fn upgrade(
     let (mut parts, _) = request.into_parts();
     let handshake = decide(&parts, path_hub, access_keys, config, engine::wall_clock().unix_seconds())?;
     let on_upgrade = parts.extensions.remove::<OnUpgrade>().ok_or(Refusal::NotAnUpgrade)?;
-    let mut pending = parts.extensions.remove::<Pending>();
+    let mut pending = parts.extensions.remove::<Arc<Upgrading>>();
+    let presence = parts.extensions.remove::<Present>();
     let Handshake { websocket_key, mut selected, purpose } = handshake;
     let outcome = match purpose {
         Purpose::Begin(begin) => {
@@ -113,7 +116,7 @@ async fn upgrade(
         }
     };
     let peer = parts.extensions.get().map(|Peer(peer)| *peer);
-    let task = hand_over(Arc::clone(&shared), on_upgrade, deadline, pending, peer, outcome);
+    let task = hand_over(Arc::clone(&shared), on_upgrade, deadline, pending, presence, peer, outcome);
     shared.tasks.spawn(task);
     Ok(switching_protocols(&websocket_key, selected.spelling.as_deref()))
 }
@@ -192,7 +195,8 @@ async fn hand_over(
     shared: Arc<Shared>,
     on_upgrade: OnUpgrade,
     deadline: Instant,
-    pending: Option<Pending>,
+    pending: Option<Arc<Upgrading>>,
+    presence: Option<Present>,
     peer: Option<SocketAddr>,
     outcome: Outcome,
 ) {
@@ -216,6 +220,7 @@ async fn hand_over(
                 read_buffer_bytes: config.websocket_read_buffer_bytes,
                 message_bytes_max: config.websocket_message_bytes_max,
                 faults: shared.edge.faults.clone().filter(|faults| faults.concern(&hub)),
+                presence,
             };
             let counters = Arc::clone(shared.edge.engine.counters());
             let name = Box::new(socket::Name { hub, connection_id, peer, counters });
@@ -223,19 +228,21 @@ async fn hand_over(
         }
         Outcome::RecoveryRefused => {
             socket::refuse_recovery(stream).await;
-            drop(pending);
+            drop((pending, presence));
         }
     }
 }
 
 /// The connection without HTTP, and what has been read ahead from it.
 fn bare(upgraded: Upgraded) -> Option<(socket::Stream, Bytes)> {
-    let upgraded = match upgraded.downcast::<TokioIo<TcpStream>>() {
-        Ok(plain) => return Some((socket::Stream::Plain(plain.io.into_inner()), plain.read_buf)),
+    let upgraded = match upgraded.downcast::<TokioIo<Patient<TcpStream>>>() {
+        Ok(plain) => {
+            return Some((socket::Stream::Plain(plain.io.into_inner().into_inner()), plain.read_buf));
+        }
         Err(upgraded) => upgraded,
     };
-    let secured = upgraded.downcast::<TokioIo<tls::Stream>>().ok()?;
-    Some((socket::Stream::Tls(Box::new(secured.io.into_inner())), secured.read_buf))
+    let secured = upgraded.downcast::<TokioIo<Patient<tls::Stream>>>().ok()?;
+    Some((socket::Stream::Tls(Box::new(secured.io.into_inner().into_inner())), secured.read_buf))
 }
 
 /// Extensions are declined by leaving them out.

@@ -75,7 +75,9 @@ impl Failure {
             Self::NotAllowed => EventFailure::NotAllowed,
             Self::TimedOut(_) => EventFailure::TimedOut,
             Self::Exchange(ExchangeError::Network(_)) => EventFailure::Network,
-            Self::Exchange(ExchangeError::TooLarge) => EventFailure::BadAnswer,
+            Self::Exchange(
+                ExchangeError::TooLarge | ExchangeError::UnknownEncoding | ExchangeError::BadEncoding,
+            ) => EventFailure::BadAnswer,
             Self::BadUrl | Self::Exchange(ExchangeError::Unsendable(_)) => EventFailure::Unsendable,
         }
     }

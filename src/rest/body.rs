@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use axum::body::Body;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue};
 use bytes::Bytes;
 use encoding_rs::{Encoding, UTF_8};
@@ -93,8 +93,19 @@ fn in_utf8(charset: &'static Encoding, body: Bytes) -> Result<Bytes, RestError> 
     Ok(text.into_owned().into())
 }
 
+/// Refuses a body that is encoded: it would be taken as it stands.
+fn check_not_encoded(headers: &HeaderMap) -> Result<(), RestError> {
+    let is_none = |value: &HeaderValue| {
+        let value = value.as_bytes().trim_ascii();
+        value.is_empty() || value.eq_ignore_ascii_case(b"identity")
+    };
+    let is_plain = headers.get_all(CONTENT_ENCODING).iter().all(is_none);
+    if is_plain { Ok(()) } else { Err(RestError::unsupported_content_encoding()) }
+}
+
 /// Reads a body up to a limit, whether its length is said before or not.
-pub(super) async fn read(body: Body, bytes_max: usize) -> Result<Bytes, RestError> {
+pub(super) async fn read(headers: &HeaderMap, body: Body, bytes_max: usize) -> Result<Bytes, RestError> {
+    check_not_encoded(headers)?;
     let collected = Limited::new(body, bytes_max).collect().await;
     collected.map(|body| body.to_bytes()).map_err(|error| {
         let mut cause: Option<&(dyn Error + 'static)> = Some(&*error);
@@ -215,6 +226,22 @@ mod tests {
         // A text is sent as it is.
         let text = Media::Text(UTF_8).payload(Bytes::from_static("\u{FEFF}hi".as_bytes())).unwrap();
         assert_eq!(text.bytes, "\u{FEFF}hi");
+    }
+
+    #[test]
+    fn an_encoded_body_is_refused_and_the_identity_is_no_encoding() {
+        let check = |values: &[&str]| {
+            let values = values.iter().map(|value| (CONTENT_ENCODING, HeaderValue::from_str(value).unwrap()));
+            let mut headers = HeaderMap::new();
+            values.for_each(|(name, value)| drop(headers.append(name, value)));
+            check_not_encoded(&headers).map_err(|error| error.status.as_u16())
+        };
+        for plain in [&[][..], &[""], &[" "], &["identity"], &["Identity"]] {
+            assert_eq!(check(plain), Ok(()), "{plain:?}");
+        }
+        for encoded in [&["gzip"][..], &["br"], &["x"], &["identity, gzip"], &["identity", "deflate"]] {
+            assert_eq!(check(encoded), Err(415), "{encoded:?}");
+        }
     }
 
     #[test]

@@ -77,6 +77,11 @@ impl RestError {
         Self::new(status, "Error.UnsupportedMediaType", "Content-Type", message)
     }
 
+    pub(super) fn unsupported_content_encoding() -> Self {
+        let (status, message) = (StatusCode::UNSUPPORTED_MEDIA_TYPE, "The body must not be encoded.");
+        Self::new(status, "Error.UnsupportedMediaType", "Content-Encoding", message)
+    }
+
     pub(super) fn body_too_large(bytes_max: usize) -> Self {
         let message = format!("The request body is larger than {bytes_max} bytes.");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "Error.BadRequest", "Request", message)

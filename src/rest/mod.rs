@@ -153,18 +153,12 @@ impl Rest {
         })
     }
 
-    /// The base URL under which the application reaches this gateway: the public one that it has dialled, else the first
-    /// one, else the dialled host.
+    /// The base URL under which the application reaches this gateway: the first public one, or where there is none the
+    /// dialled host.
     fn base_url(&self, head: &request::Parts) -> Result<Url, RestError> {
         let scheme = head.extensions.get::<Scheme>().copied().unwrap_or(Scheme::Http);
         let dialled = host(&head.headers).and_then(|host| Url::parse(&format!("{scheme}://{host}/")).ok());
-        let public_urls = &self.config.public_urls;
-        let is_dialled = |base: &&Url| {
-            dialled
-                .as_ref()
-                .is_some_and(|dialled| (base.host_str(), base.port()) == (dialled.host_str(), dialled.port()))
-        };
-        let public = public_urls.iter().find(is_dialled).or(public_urls.first()).cloned();
+        let public = self.config.public_urls.first().cloned();
         public.or(dialled).ok_or(RestError::bad_request("Host", "The Host header is missing or not valid."))
     }
 }

@@ -127,6 +127,8 @@ reasons! {
         HandlerBusy = "handler_busy",
         /// There are as many sockets as there may be.
         ConnectionsMax = "connections_max",
+        /// There are as many sessions as there may be, or they fill the memory that they may.
+        NoRoom = "no_room",
         /// There are as many hubs as there may be.
         HubsMax = "hubs_max",
         /// The hub can't be used now.

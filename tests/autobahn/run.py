@@ -74,7 +74,11 @@ class Gateway:
         config = folder / "oncewire.toml"
         config.write_text(toml)
         binary = Path(os.environ.get("ONCEWIRE_BIN_DIR", HERE.parents[1] / "target/debug")) / "oncewire"
-        self._environment = {**os.environ, "ONCEWIRE_ACCESS_KEY": ACCESS_KEY}
+        self._environment = {
+            **os.environ,
+            "ONCEWIRE_ACCESS_KEY": ACCESS_KEY,
+            "ONCEWIRE_PRINT_CONNECTION_STRING": "true",
+        }
         self._binary = str(binary)
         self._log = (folder / "log").open("w+")
         self._process = subprocess.Popen(

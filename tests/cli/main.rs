@@ -25,7 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The command, shielded from the variables of whoever runs the tests, and without a disk.
 fn oncewire(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_oncewire"));
-    command.args(arguments).env_clear().env("ONCEWIRE_STORE", "memory").stdin(Stdio::null());
+    command.args(arguments).env_clear().stdin(Stdio::null());
+    command.env("ONCEWIRE_STORE", "memory").env("ONCEWIRE_PRINT_CONNECTION_STRING", "true");
     command
 }
 
@@ -255,6 +256,43 @@ fn serve_prints_where_it_listens_answers_health_and_ends_well_at_a_signal() {
         assert_eq!(code, Some(0), "{log}");
         assert!(!log.contains(KEY), "{log}");
     }
+}
+
+#[test]
+fn the_key_is_printed_neither_into_a_pipe_nor_into_a_file_unless_it_is_asked_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("out");
+    let serve = ["serve", "--access-key", KEY, "--listen", "127.0.0.1:0"];
+    for unset in [None, Some(""), Some("false")] {
+        let mut command = oncewire(&serve);
+        match unset {
+            None => command.env_remove("ONCEWIRE_PRINT_CONNECTION_STRING"),
+            Some(value) => command.env("ONCEWIRE_PRINT_CONNECTION_STRING", value),
+        };
+        let running = Running::start(&mut command);
+        let line = running.line();
+        let endpoint = line.strip_prefix("ready: ").unwrap();
+        assert!(health(address(endpoint), "HEAD").starts_with("HTTP/1.1 200 "), "{line}");
+        running.signal("TERM");
+        let (code, log) = running.end();
+        assert_eq!((code, log.contains(KEY)), (Some(0), false), "{log}");
+    }
+    let asked = [&serve[..], &["--print-connection-string"]].concat();
+    let running = Running::start(oncewire(&asked).env_remove("ONCEWIRE_PRINT_CONNECTION_STRING"));
+    assert_eq!(connection_string(&running.line()).1, KEY);
+    drop(running);
+
+    let mut command = oncewire(&serve);
+    command.env_remove("ONCEWIRE_PRINT_CONNECTION_STRING").stdout(std::fs::File::create(&file).unwrap());
+    let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+    let said = || std::fs::read_to_string(&file).unwrap();
+    let begun = std::time::Instant::now();
+    while !said().ends_with('\n') && begun.elapsed() < PATIENCE {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(said().starts_with("ready: http://127.0.0.1:") && !said().contains(KEY), "{}", said());
 }
 
 #[test]

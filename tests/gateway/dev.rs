@@ -143,6 +143,19 @@ async fn killed_it_serves_again_on_the_same_port_and_sessions_go_on() {
 }
 
 #[tokio::test]
+async fn a_website_can_do_nothing_with_the_key_that_everybody_knows() {
+    let directory = tempfile::tempdir().unwrap();
+    let dev = Dev::start(directory.path()).await;
+    let from = async |origin: &str| {
+        let token = Token::user("a").key(DEVELOPMENT_KEY);
+        let connector = Connector::new(dev.address).token(&token).offer(RELIABLE);
+        connector.header("Origin", origin).status().await
+    };
+    assert_eq!(from("https://evil.example").await, 403);
+    assert_eq!(from("http://localhost:3000").await, 101);
+}
+
+#[tokio::test]
 async fn the_page_has_the_process_killed_and_gets_it_back() {
     let directory = tempfile::tempdir().unwrap();
     let mut dev = Dev::start(directory.path()).await;

@@ -192,7 +192,7 @@ async fn the_dialled_host_is_the_one_of_the_host_header() {
 }
 
 #[tokio::test]
-async fn a_public_url_is_an_audience_whatever_was_dialled() {
+async fn a_public_url_is_the_audience_whatever_was_dialled() {
     let gateway = Gateway::with(|config| {
         config.public_urls = vec!["https://chat.example.com/wps".parse().unwrap()];
     })
@@ -207,6 +207,8 @@ async fn a_public_url_is_an_audience_whatever_was_dialled() {
     );
     let other = Token::user("a").claim("aud", json!("https://chat.example.com/client/hubs/chat"));
     assert_eq!(gateway.connector().token(&other).offer(JSON).status().await, 401);
+    let dialled = gateway.connector().token(&Token::user("a"));
+    assert_eq!(dialled.offer(JSON).status().await, 401, "what was dialled chooses nothing");
 }
 
 #[tokio::test]
@@ -234,6 +236,7 @@ async fn all_spellings_of_the_url_lead_to_the_hub_and_the_path_wins() {
     for path in [
         "/client/hubs/chat",
         "/client/hubs/CHAT",
+        "/client/hubs/chat/",
         "/client?hub=chat",
         "/client/?hub=Chat",
         "/client/hubs/chat?hub=other",

@@ -291,7 +291,7 @@ async fn pending_handshakes_are_capped_and_open_sockets_do_not_count() {
         TcpStream::connect(gateway.address()).await.unwrap(),
         TcpStream::connect(gateway.address()).await.unwrap(),
     ];
-    // It has to wait until one of them has been given up.
+    // One of them goes.
     let _late = gateway.reliable("late").await;
     a_while().await;
     let ended = pending.each_mut().map(|stream| stream.try_read(&mut [0; 16]));

@@ -23,6 +23,7 @@
 //! | `tls` | the same inside TLS, and TLS handshakes |
 //! | `client` | the protocol's own client through a proxy that cuts |
 //! | `floods` | too much of everything, with the memory of the process held to a bound |
+//! | `strangers` | what connections cost before anybody has looked at who they are, and who goes when there are too many |
 //! | `hubs` | what brings a hub into being and what does not, and how many there may be |
 //! | `rest` | the data-plane REST API, with clients connected |
 //! | `process` | the binary: logs, descriptors, signals |
@@ -66,6 +67,8 @@ mod rest;
 mod shutdown;
 mod soak;
 mod starting;
+#[cfg(target_os = "linux")]
+mod strangers;
 mod takeover;
 mod telling;
 mod tls;

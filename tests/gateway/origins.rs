@@ -73,6 +73,26 @@ async fn a_list_binds_all_pages_and_nobody_else() {
     recover().header("Origin", LISTED).open().await.unwrap().expect_quiet().await;
 }
 
+#[tokio::test]
+async fn a_list_takes_applications_with_a_browser_inside_files_and_whole_domains() {
+    let gateway = Gateway::with(|config| {
+        let listed = ["capacitor://localhost", "null", "https://*.example.com"];
+        config.allowed_origins = listed.iter().map(|origin| origin.parse().unwrap()).collect();
+    })
+    .await;
+    let token = Token::user("a");
+    for (origin, expected) in [
+        ("capacitor://localhost", 101),
+        ("null", 101),
+        ("https://app.example.com", 101),
+        ("https://example.com", 403),
+        ("ionic://localhost", 403),
+        ("https://app.example.com.evil.example", 403),
+    ] {
+        assert_eq!(status(&gateway, Some(origin), Some(&token)).await, expected, "{origin}");
+    }
+}
+
 /// The head of an answer, in lower case.
 async fn head(gateway: &Gateway, method: &str, lines: &str) -> String {
     let mut stream = TcpStream::connect(gateway.address()).await.unwrap();

@@ -157,25 +157,17 @@ async fn the_accept_loop_survives_running_out_of_descriptors() {
     for _ in 0..200 {
         crowd.push(TcpStream::connect(served.address).await.unwrap());
     }
-    a_while().await;
     for n in 1..=10 {
         early.done(join("g", n)).await;
     }
+    // Those that say nothing go, so the others come in while the crowd is still there.
+    served.reliable("late").await.unwrap().done(join("g", 1)).await;
     drop(crowd);
-    soon(async {
-        loop {
-            if let Some(mut late) = served.reliable("late").await {
-                late.done(join("g", 1)).await;
-                break;
-            }
-            a_while().await;
-        }
-    })
-    .await;
+    served.reliable("later").await.unwrap().done(join("g", 1)).await;
     early.done(join("g", 11)).await;
     let (_, stderr) = served.stop().await;
     let complaints = stderr.lines().filter(|line| line.contains("accept")).count();
-    assert!((1..=10).contains(&complaints), "{complaints} complaints:\n{stderr}");
+    assert!(complaints <= 10, "{complaints} complaints:\n{stderr}");
 }
 
 #[tokio::test]

@@ -225,7 +225,7 @@ async fn half_handshakes_count_as_pending_and_are_cut_in_time() {
         stream.write_all(said).await.unwrap();
         pending.push(stream);
     }
-    // It has to wait until one of them has been given up.
+    // One of them goes.
     let _late = secured.reliable("late").await;
     let is_given_up = |stream: &TcpStream| {
         !stream.try_read(&mut [0; 8]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)

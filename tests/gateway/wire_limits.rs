@@ -16,7 +16,7 @@ const METADATA_BYTES_MAX: usize = 8192;
 const TTL_SECONDS_MAX: u64 = 300;
 const OPERATION_ID_BYTES_MAX: usize = 1024;
 const JSON_DEPTH_MAX: usize = 128;
-const REQUEST_HEAD_BYTES_MAX: usize = 16 * 1024;
+const REQUEST_HEAD_BYTES_MAX: usize = 64 * 1024;
 
 /// Metadata that takes exactly so many bytes, keys and values together.
 fn metadata_of(bytes: usize) -> Vec<(String, String)> {
@@ -260,7 +260,7 @@ async fn connection_ids_are_random_uuids_of_32_lower_case_digits() {
 }
 
 #[tokio::test]
-async fn a_request_head_of_16_kib_is_taken_and_one_that_is_not_complete_by_then_is_431() {
+async fn a_request_head_of_64_kib_is_taken_and_one_that_is_not_complete_by_then_is_431() {
     let gateway = Gateway::start().await;
     let begin = "GET /client/hubs/chat HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
                  Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\nX: ";

@@ -50,6 +50,11 @@ impl Inbound {
         Poll::Ready(ready!(read))
     }
 
+    /// What was not handed out yet.
+    pub(super) fn waiting(&self) -> &[u8] {
+        &self.bytes[self.at..self.end]
+    }
+
     /// Gives the large buffer back. What was not handed out is forgotten.
     pub(super) fn clear(&mut self) {
         let Self { bytes, .. } = std::mem::take(self);
@@ -61,7 +66,7 @@ impl Inbound {
 
 impl io::Read for Inbound {
     fn read(&mut self, portion: &mut [u8]) -> io::Result<usize> {
-        let waiting = &self.bytes[self.at..self.end];
+        let waiting = self.waiting();
         if waiting.is_empty() {
             return Err(io::ErrorKind::WouldBlock.into());
         }

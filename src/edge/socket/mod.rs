@@ -3,6 +3,7 @@
 //! Two tasks, since a writer that is woken must not look at the read side, and the other way round. Both are kept
 //! small: an idle session costs a read buffer, two tasks, and what the engine keeps of it.
 
+mod boundary;
 mod ends;
 mod faults;
 mod frames;
@@ -25,6 +26,7 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use super::faults::Faults;
+use super::listener::Present;
 use super::sockets::Place;
 use super::tls;
 use crate::engine;
@@ -52,6 +54,8 @@ pub(super) struct Settings {
     pub message_bytes_max: usize,
     /// Who may make faults on it.
     pub faults: Option<Arc<Faults>>,
+    /// Counts its connection.
+    pub presence: Option<Present>,
 }
 
 /// What a socket is called in the log, and where its end is counted.
@@ -101,13 +105,13 @@ fn start_halves<R, W>(
     socket: engine::Socket,
     mut place: Place,
     name: Box<Name>,
-    settings: Settings,
+    mut settings: Settings,
 ) where
     R: AsyncRead + Unpin + Send + Sync + 'static,
     W: AsyncWrite + Unpin + Send + 'static,
 {
     let attachment = socket.attachment().clone();
-    place.fill(&attachment.outbox);
+    place.fill(&attachment.outbox, settings.presence.take());
     let link = Link::new();
     if let Some(faults) = &settings.faults {
         let registration = faults.register(&name.connection_id, attachment.session.epoch, &link);
@@ -176,6 +180,7 @@ mod tests {
             read_buffer_bytes: 1024,
             message_bytes_max: 1024,
             faults: None,
+            presence: None,
         };
         let link = Link::new();
         let (attachment, clock) = (socket.attachment().clone(), socket.clock().clone());

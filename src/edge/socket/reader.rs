@@ -10,27 +10,25 @@ use futures_util::FutureExt;
 use oncewire_protocol::hub::SocketEnd;
 use oncewire_protocol::session::Request;
 use oncewire_protocol::wire::raw::{self, RawTarget};
-use oncewire_protocol::wire::{Close, DecodeError, Encoding, FrameKind, decode_upstream, frame_header_bytes};
+use oncewire_protocol::wire::{Close, DecodeError, Encoding, FrameKind, decode_upstream};
 use tokio::io::AsyncRead;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error, Message, WebSocket};
 
+use super::boundary::Boundary;
 use super::ends;
 use super::inbound::{Inbound, drain};
 use super::link::{Link, PeerClose};
 use super::{Name, Settings};
 use crate::engine;
 
-/// The frame reader keeps the buffer of its largest frame. After a frame above this size it is made anew as soon as
+/// The frame reader keeps the buffer of its largest frame. After a message above this size it is made anew as soon as
 /// nothing is left in it, so that an idle socket is small again.
-const KEPT_FRAME_BYTES_MAX: usize = 16 * 1024;
+const KEPT_MESSAGE_BYTES_MAX: usize = 16 * 1024;
 
 /// The close code with which a client ends its session for good.
 const NORMAL_CLOSE: u16 = 1000;
-
-/// The key with which each frame from a client is masked (RFC 6455, section 5.3).
-const MASK_BYTES: usize = 4;
 
 /// Reads frames, decodes them, and hands the requests of each read to the engine.
 pub(super) struct Reader<R> {
@@ -41,10 +39,9 @@ pub(super) struct Reader<R> {
     name: Box<Name>,
     encoding: Encoding,
     publishes_to: Option<RawTarget>,
-    /// Bytes that the frame reader has got since it was made, less those of the whole frames that it has given back. A
-    /// message in several frames takes more headers than are counted; then it is never 0 again, and never less.
-    unread_bytes: u64,
-    /// Whether one of them was large.
+    /// Tells when the frame reader has nothing left in it.
+    boundary: Boundary,
+    /// Whether it has read a large message.
     has_read_large: bool,
 }
 
@@ -90,7 +87,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             name,
             encoding: settings.encoding,
             publishes_to: settings.publishes_to,
-            unread_bytes: read_ahead.len() as u64,
+            boundary: Boundary::default(),
             has_read_large: false,
         }
     }
@@ -134,9 +131,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         let filled = self.websocket.get_mut().poll_fill(&mut self.io, context);
         match filled {
             Poll::Pending => Poll::Pending,
-            Poll::Ready(Ok(bytes @ 1..)) => {
+            Poll::Ready(Ok(1..)) => {
                 self.link.heard();
-                self.unread_bytes += bytes as u64;
                 Poll::Ready(self.take_frames())
             }
             Poll::Ready(_) => Poll::Ready(Batch { requests: Vec::new(), end: Some(End::Lost) }),
@@ -145,10 +141,11 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 
     fn take_frames(&mut self) -> Batch {
         let mut batch = Batch { requests: Vec::new(), end: None };
+        self.boundary.follow(self.websocket.get_ref().waiting());
         while batch.end.is_none() {
             match self.websocket.read() {
                 Ok(message) => {
-                    self.count(message.len());
+                    self.has_read_large |= message.len() > KEPT_MESSAGE_BYTES_MAX;
                     self.take(message, &mut batch);
                 }
                 Err(Error::Io(error)) if error.kind() == ErrorKind::WouldBlock => break,
@@ -156,18 +153,12 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             }
         }
         self.websocket.get_mut().clear();
-        if self.has_read_large && self.unread_bytes == 0 {
+        if self.has_read_large && batch.end.is_none() && self.boundary.is_at_end() {
             let config = *self.websocket.get_config();
             self.websocket = WebSocket::from_raw_socket(Inbound::new(&[]), Role::Server, Some(config));
             self.has_read_large = false;
         }
         batch
-    }
-
-    fn count(&mut self, payload_bytes: usize) {
-        let frame_bytes = frame_header_bytes(payload_bytes) + MASK_BYTES + payload_bytes;
-        self.unread_bytes = self.unread_bytes.saturating_sub(frame_bytes as u64);
-        self.has_read_large |= payload_bytes > KEPT_FRAME_BYTES_MAX;
     }
 
     /// Waits until the bounds on what is pending allow another read; false when the writer is gone.

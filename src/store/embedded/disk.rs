@@ -28,8 +28,18 @@ pub(super) trait Disk: Debug + Send + Sync + 'static {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file. It is durable when the directory has been synced.
     fn remove(&self, path: &Path) -> io::Result<()>;
+    /// A directory that is there. Whoever must not fail half-way for want of a descriptor opens it before he begins.
+    fn open_directory(&self, path: &Path) -> io::Result<Arc<dyn DiskDirectory>>;
     /// Makes what has happened to the names in a directory durable.
-    fn sync_directory(&self, path: &Path) -> io::Result<()>;
+    fn sync_directory(&self, path: &Path) -> io::Result<()> {
+        self.open_directory(path)?.sync()
+    }
+}
+
+/// An open directory.
+pub(super) trait DiskDirectory: Debug + Send + Sync + 'static {
+    /// Makes what has happened to the names in it durable.
+    fn sync(&self) -> io::Result<()>;
 }
 
 /// An open file.
@@ -73,8 +83,58 @@ impl Disk for SystemDisk {
         fs::remove_file(path)
     }
 
-    fn sync_directory(&self, path: &Path) -> io::Result<()> {
-        File::open(path)?.sync_all()
+    fn open_directory(&self, path: &Path) -> io::Result<Arc<dyn DiskDirectory>> {
+        Ok(Arc::new(SystemDirectory(File::open(path)?)))
+    }
+}
+
+#[derive(Debug)]
+struct SystemDirectory(File);
+
+impl DiskDirectory for SystemDirectory {
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync_all()
+    }
+}
+
+/// A disk of which one directory stays open: to make durable what happens to names in it takes no further descriptor.
+#[derive(Debug)]
+struct WithDirectory {
+    disk: Arc<dyn Disk>,
+    path: PathBuf,
+    directory: Arc<dyn DiskDirectory>,
+}
+
+/// Keeps a directory of a disk open for as long as the result is there. The directory must not be removed meanwhile: what
+/// is put in its place would be another one.
+pub(super) fn with_directory(disk: Arc<dyn Disk>, path: &Path) -> io::Result<Arc<dyn Disk>> {
+    let directory = disk.open_directory(path)?;
+    Ok(Arc::new(WithDirectory { disk, path: path.to_owned(), directory }))
+}
+
+impl Disk for WithDirectory {
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        self.disk.create(path)
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        self.disk.open(path)
+    }
+
+    fn open_read_only(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        self.disk.open_read_only(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.disk.remove(path)
+    }
+
+    fn open_directory(&self, path: &Path) -> io::Result<Arc<dyn DiskDirectory>> {
+        if path == self.path { Ok(Arc::clone(&self.directory)) } else { self.disk.open_directory(path) }
     }
 }
 
@@ -148,13 +208,15 @@ pub(super) fn write_aside(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> Result<
 }
 
 /// Gives a file that was made aside, and synced, its own name. Once it has that, a failure is fatal: nobody knows
-/// whether the name will still be there after a loss of power.
+/// whether the name will still be there after a loss of power. So the directory is opened before: to have no descriptor
+/// for it is a failure after which nothing has changed.
 pub(super) fn publish_aside(disk: &dyn Disk, path: &Path) -> Result<(), StoreErrorCause> {
+    let Some(place) = path.parent() else {
+        return disk.rename(&aside(path), path).map_err(|error| io_cause(path, &error));
+    };
+    let directory = disk.open_directory(place).map_err(|error| io_cause(place, &error))?;
     disk.rename(&aside(path), path).map_err(|error| io_cause(path, &error))?;
-    let Some(directory) = path.parent() else { return Ok(()) };
-    let place = directory.display();
-    let synced = disk.sync_directory(directory);
-    synced.map_err(|error| {
-        StoreErrorCause::Fatal(format!("{place}: the directory could not be synced: {error}"))
+    directory.sync().map_err(|error| {
+        StoreErrorCause::Fatal(format!("{}: the directory could not be synced: {error}", place.display()))
     })
 }

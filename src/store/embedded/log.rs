@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::committer::{Committer, Queue, SegmentLimits};
 use super::directory::{DataDirectory, segment_bases};
-use super::disk::Disk;
+use super::disk::{Disk, with_directory};
 use super::keeper::{self, Order, Orders};
 use super::meta::{META_FILE, Meta};
 use super::segment;
@@ -77,6 +77,7 @@ impl EmbeddedLog {
         options: LogOptions,
     ) -> Result<Self, StoreError> {
         directory.remove_unfinished(path)?;
+        let disk = with_directory(disk, path).map_err(|error| definite(io_cause(path, &error)))?;
         let LogOptions { syncs, limits, keeper_rest, boot_id } = options;
         if !path.join(META_FILE).exists() && !segment_bases(path)?.is_empty() {
             // A new one would begin another epoch over records of this one.

@@ -15,8 +15,8 @@ use redb::{Database, ReadableDatabase as _, ReadableTable as _, Table, WriteTran
 
 use super::backend::FailureCell;
 use super::checkpoints::{self, CHECKPOINT_VERSION, CHECKPOINTS, CheckpointError};
-use super::disk::Disk;
-use super::table::{OpenOptions, RedbFile, STATE, damaged, definite, open_overlay, redb_cause};
+use super::disk::{Disk, DiskFile};
+use super::table::{OpenOptions, RedbFile, STATE, damaged, definite, open_overlay, overlay, redb_cause};
 use crate::store::{Checkpoint, CheckpointChange, StoreError, StoreErrorCause};
 
 /// The file's name in its hub's directory.
@@ -236,10 +236,11 @@ impl Meta {
             }
             Err(error) => {
                 let cause = file.cause(&self.path, error);
-                let synced = file.file.sync();
+                let file = Arc::clone(&file.file);
+                let synced = file.sync();
                 drop(guard);
                 *self.file.write() = None;
-                self.settle(cause, synced, changes)
+                self.settle(cause, file, synced, changes)
             }
         }
     }
@@ -248,6 +249,7 @@ impl Meta {
     fn settle(
         &self,
         cause: StoreErrorCause,
+        file: Arc<dyn DiskFile>,
         synced: std::io::Result<()>,
         changes: u64,
     ) -> Result<(), StoreError> {
@@ -261,7 +263,10 @@ impl Meta {
                 self.path.display()
             ))));
         }
-        match self.read(|contents| contents.changes()) {
+        // By the file that was open: it takes no descriptor to find out.
+        let stored = overlay(file, &self.path, CACHE_BYTES, false)
+            .and_then(|database| MetaContents::new(&self.path, &database).changes());
+        match stored {
             Ok(stored) if stored >= changes => Ok(()),
             Ok(_) => Err(definite(cause)),
             Err(error) => Err(fatal(StoreErrorCause::Fatal(format!("{cause}; then {error}")))),

@@ -10,7 +10,7 @@ use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition}
 use super::backend::FailureCell;
 use super::disk::Disk;
 use super::group::{self, GroupError};
-use super::table::{OpenOptions, RedbFile, damaged, definite, open_overlay, redb_cause};
+use super::table::{OpenOptions, RedbFile, damaged, definite, open_overlay, overlay, redb_cause};
 use crate::store::{Portion, StoreError, StoreErrorCause};
 
 /// Groups by the offset of their first record.
@@ -100,6 +100,15 @@ impl ActiveSegment {
     /// Its content.
     pub(super) fn contents(&self) -> Contents<'_> {
         Contents { path: &self.path, database: &self.file.database }
+    }
+
+    /// Leaves nothing but the file, and looks at it as at a sealed one. That takes no descriptor.
+    pub(super) fn seal(self) -> Result<SealedSegment, StoreError> {
+        let Self { path, file: RedbFile { database, file, .. }, .. } = self;
+        // Whatever it still writes, it writes before somebody looks.
+        drop(database);
+        let database = overlay(file, &path, SEALED_CACHE_BYTES, false)?;
+        Ok(SealedSegment { path, database })
     }
 
     /// Makes it durable, also where commits do not wait for that.

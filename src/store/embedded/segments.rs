@@ -176,14 +176,10 @@ impl Segments {
         let Some(segment) = self.active.write().take() else { return Ok((false, true)) };
         let base = segment.base;
         let synced = segment.sync();
-        // redb has seen the failure: it writes nothing more, not even to close the file.
-        drop(segment);
         synced.map_err(|error| fatal(format!("{cause}; then a sync failed: {error}")))?;
-        let look = || {
-            let sealed = SealedSegment::open(&*self.disk, &self.directory, base, false)?;
-            sealed.contents().contains(first)
-        };
-        let is_in = look().map_err(|error| fatal(format!("{cause}; then {error}")))?;
+        // redb has seen the failure: it writes nothing more, not even to close the file.
+        let is_in = segment.seal().and_then(|sealed| sealed.contents().contains(first));
+        let is_in = is_in.map_err(|error| fatal(format!("{cause}; then {error}")))?;
         if self.commit_failures.is_news(Instant::now()) {
             tracing::warn!(error = %cause, is_in, "commits to the log fail");
         } else {

@@ -121,10 +121,20 @@ pub(super) fn open_overlay(
     cache_bytes: usize,
     checks: bool,
 ) -> Result<Database, StoreError> {
+    let file = disk.open_read_only(path).map_err(|error| definite(io_cause(path, &error)))?;
+    overlay(file, path, cache_bytes, checks)
+}
+
+/// The same for a file that is open already: that takes no descriptor.
+pub(super) fn overlay(
+    file: Arc<dyn DiskFile>,
+    path: &Path,
+    cache_bytes: usize,
+    checks: bool,
+) -> Result<Database, StoreError> {
     let open = || {
-        let file = disk.open_read_only(path).map_err(|error| io_cause(path, &error))?;
         refuse_empty(path, &*file)?;
-        let backend = OverlayBackend::new(file).map_err(|error| io_cause(path, &error))?;
+        let backend = OverlayBackend::new(Arc::clone(&file)).map_err(|error| io_cause(path, &error))?;
         let database = builder(cache_bytes)
             .set_check_integrity_on_open(checks)
             .create_with_backend(backend)

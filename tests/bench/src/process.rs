@@ -49,6 +49,7 @@ impl Server {
                 let mut command = Command::new(binary);
                 // An argument can ask for another store.
                 command.arg("serve").args(arguments).env("ONCEWIRE_STORE", "memory");
+                command.env("ONCEWIRE_PRINT_CONNECTION_STRING", "true");
                 command
             }
         };

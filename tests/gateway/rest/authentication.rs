@@ -120,6 +120,7 @@ async fn a_token_is_good_behind_a_proxy_for_the_public_url_alone() {
         ("/wps/api", "http://gw.example/wps/api", 202),
         ("/api", "https://gw.example/api", 401),
         ("/wps/api", "https://other.example/wps/api", 401),
+        ("/api", &format!("http://{}/api", gateway.address()), 401),
     ] {
         let rest = "/hubs/chat/:send?api-version=2024-12-01";
         let token = Token::bare().sign(&format!("{audience}{rest}"));

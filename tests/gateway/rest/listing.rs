@@ -116,8 +116,8 @@ async fn behind_a_proxy_the_link_names_the_public_host() {
         Gateway::with(|config| config.public_urls = vec!["https://gw.example/wps".parse().unwrap()]).await;
     let mut sockets = Vec::new();
     for _ in 0..2 {
-        let connector = gateway.connector().host("gw.example").token(&Token::bare().group("g"));
-        sockets.push(connector.offer(JSON).open().await);
+        let token = Token::bare().group("g").claim("aud", json!("https://gw.example/wps/client/hubs/chat"));
+        sockets.push(gateway.connector().token(&token).offer(JSON).open().await.unwrap());
     }
     let target = "/api/hubs/chat/groups/g/connections?maxpagesize=1";
     let ask = |target: &str| {

@@ -64,6 +64,11 @@ async fn every_refusal_has_a_flat_body_with_the_code_of_its_header() {
             415,
             "Error.UnsupportedMediaType",
         ),
+        (
+            signed(&gateway, "POST", "/api/hubs/chat/:send").header("content-encoding", "gzip"),
+            415,
+            "Error.UnsupportedMediaType",
+        ),
         (signed(&gateway, "POST", "/api/hubs/9chat/:send"), 400, "Error.BadRequest"),
     ];
     for (ask, status, code) in refusals {

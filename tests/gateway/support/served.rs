@@ -21,11 +21,17 @@ pub struct Served {
 impl Served {
     /// Starts it, at most with so many descriptors, and waits for its line.
     pub async fn start(descriptors_max: Option<u32>, arguments: &[&str]) -> Self {
+        Self::start_on(descriptors_max, "memory", arguments).await
+    }
+
+    /// The same with another store.
+    pub async fn start_on(descriptors_max: Option<u32>, store: &str, arguments: &[&str]) -> Self {
         let limit = descriptors_max.map_or(String::new(), |max| format!("ulimit -n {max} && "));
         let mut child = Command::new("sh")
             .args(["-c", &format!("{limit}exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_oncewire"), "serve"])
-            .args(["--listen", "127.0.0.1:0", "--store", "memory"])
+            .args(["--listen", "127.0.0.1:0", "--store", store])
             .args(arguments)
+            .env("ONCEWIRE_PRINT_CONNECTION_STRING", "true")
             .env("ONCEWIRE_ACCESS_KEY", ACCESS_KEY)
             .env("ONCEWIRE_SECONDARY_KEY", SECONDARY_KEY)
             .stdout(Stdio::piped())

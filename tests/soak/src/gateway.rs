@@ -148,6 +148,7 @@ impl Gateway {
         let mut child = Command::new(&self.command.binary)
             .args(["serve", "--log", "warn", "--listen", &self.address.to_string()])
             .args(&self.command.arguments)
+            .env("ONCEWIRE_PRINT_CONNECTION_STRING", "true")
             .env("ONCEWIRE_ACCESS_KEY", ACCESS_KEY)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

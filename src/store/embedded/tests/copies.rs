@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::super::disk::DiskFile;
+use super::super::disk::{DiskDirectory, DiskFile};
 use super::faulty_disk::{Faults, FaultyDisk};
 use super::*;
 
@@ -38,8 +38,8 @@ impl<F: Fn(&Path) + Send + Sync + 'static> Disk for Watched<F> {
         self.0(path);
         SystemDisk.remove(path)
     }
-    fn sync_directory(&self, path: &Path) -> std::io::Result<()> {
-        SystemDisk.sync_directory(path)
+    fn open_directory(&self, path: &Path) -> std::io::Result<Arc<dyn DiskDirectory>> {
+        SystemDisk.open_directory(path)
     }
 }
 

@@ -15,9 +15,11 @@ use parking_lot::{Condvar, Mutex};
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 
-use super::super::disk::{Disk, DiskFile, SystemDisk};
+use super::super::disk::{Disk, DiskDirectory, DiskFile, SystemDisk};
 
 const PAGE_BYTES: u64 = 4096;
+/// The process has as many open files as it may have.
+const EMFILE: i32 = 24;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct FaultyDisk(Arc<World>);
@@ -49,6 +51,8 @@ pub(super) struct Faults {
     pub(super) power_fails_after_syncs: Option<u64>,
     /// So many bytes fit.
     pub(super) bytes_max: Option<u64>,
+    /// So many files and directories can be opened, then the process has no descriptor left.
+    pub(super) opens_left: Option<u64>,
     /// Syncs of files fail.
     pub(super) syncs_fail: bool,
     /// Syncs of directories fail.
@@ -171,6 +175,14 @@ impl FaultyDisk {
         if self.is_off() { Err(io::Error::other("the power is off")) } else { Ok(()) }
     }
 
+    /// Counts what is opened; the process may have no descriptor left.
+    fn take_descriptor(&self) -> io::Result<()> {
+        if let Some(left) = &mut self.0.state.lock().faults.opens_left {
+            *left = left.checked_sub(1).ok_or_else(|| io::Error::from_raw_os_error(EMFILE))?;
+        }
+        Ok(())
+    }
+
     /// Counts a sync; the power may fail before it does anything.
     fn begin_sync(&self) -> io::Result<()> {
         let mut state = self.0.state.lock();
@@ -231,6 +243,7 @@ impl Drop for World {
 impl Disk for FaultyDisk {
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         self.check_power()?;
+        self.take_descriptor()?;
         if path.exists() {
             self.remove(path)?;
         }
@@ -241,11 +254,13 @@ impl Disk for FaultyDisk {
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         self.check_power()?;
+        self.take_descriptor()?;
         self.attach(path, SystemDisk.open(path)?)
     }
 
     fn open_read_only(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         self.check_power()?;
+        self.take_descriptor()?;
         SystemDisk.open_read_only(path)
     }
 
@@ -273,12 +288,26 @@ impl Disk for FaultyDisk {
         Ok(())
     }
 
-    fn sync_directory(&self, path: &Path) -> io::Result<()> {
-        self.begin_sync()?;
-        if self.0.state.lock().faults.directory_syncs_fail {
+    fn open_directory(&self, path: &Path) -> io::Result<Arc<dyn DiskDirectory>> {
+        self.take_descriptor()?;
+        Ok(Arc::new(FaultyDirectory { disk: self.clone(), path: path.to_owned() }))
+    }
+}
+
+#[derive(Debug)]
+struct FaultyDirectory {
+    disk: FaultyDisk,
+    path: PathBuf,
+}
+
+impl DiskDirectory for FaultyDirectory {
+    fn sync(&self) -> io::Result<()> {
+        let Self { disk, path } = self;
+        disk.begin_sync()?;
+        if disk.0.state.lock().faults.directory_syncs_fail {
             return Err(io::ErrorKind::Other.into());
         }
-        let mut state = self.0.state.lock();
+        let mut state = disk.0.state.lock();
         let (synced, names) =
             std::mem::take(&mut state.names).into_iter().partition(|change| change.directory() == Some(path));
         state.names = names;

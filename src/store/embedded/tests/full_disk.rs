@@ -2,6 +2,8 @@
 
 use std::process::Command;
 
+use oncewire_protocol::log::Certainty;
+
 use super::faulty_disk::{Faults, FaultyDisk};
 use super::*;
 
@@ -308,6 +310,48 @@ async fn a_segment_whose_name_may_not_last_ends_the_store() {
     let opened = bench.open().await.unwrap();
     let kept: Vec<_> = opened.numbers().await.into_iter().map(|(_, number)| number).collect();
     assert!(kept.starts_with(&(0..acknowledged).collect::<Vec<_>>()), "{kept:?}");
+}
+
+#[tokio::test]
+async fn running_out_of_descriptors_ends_no_store_and_loses_nothing() {
+    // Wherever in the making of a segment it is that there is none left.
+    for opens_left in 0..4 {
+        let disk = FaultyDisk::default();
+        let mut bench = Bench::with_disk(disk.clone());
+        bench.environment.limits.bytes_max = 10_000;
+        let opened = bench.open().await.unwrap();
+        disk.set(Faults { opens_left: Some(opens_left), ..Faults::default() });
+        for number in 0..20 {
+            opened.append(number..number + 1, 3_000).await.unwrap();
+        }
+        disk.set(Faults::default());
+        opened.append(20..30, 3_000).await.unwrap();
+        opened.append(30..31, 3_000).await.unwrap();
+        assert!(bench.segments().len() > 1, "once there are descriptors again, a new segment is begun");
+        drop(opened);
+        let opened = bench.open().await.unwrap();
+        let kept: Vec<_> = opened.numbers().await.into_iter().map(|(_, number)| number).collect();
+        assert_eq!(kept, (0..31).collect::<Vec<_>>());
+    }
+}
+
+#[tokio::test]
+async fn without_a_descriptor_the_outcome_of_a_failed_commit_is_known_all_the_same() {
+    let disk = FaultyDisk::default();
+    let bench = Bench::with_disk(disk.clone());
+    let opened = bench.open().await.unwrap();
+    opened.append(0..5, 300).await.unwrap();
+    opened.log.checkpoint(vec![save("a", 1, 10)]).await.unwrap();
+    let full = Faults { writes_find_no_room: true, opens_left: Some(0), ..Faults::default() };
+    disk.set(full);
+    let error = opened.append(5..6, 300).await.unwrap_err();
+    assert_eq!((error.certainty, error.is_fatal()), (Certainty::Definite, false), "{error}");
+    let error = opened.log.checkpoint(vec![save("b", 1, 10)]).await.unwrap_err();
+    assert_eq!((error.certainty, error.is_fatal()), (Certainty::Definite, false), "{error}");
+    disk.set(Faults::default());
+    opened.append(5..6, 300).await.unwrap();
+    opened.log.checkpoint(vec![save("b", 1, 10)]).await.unwrap();
+    assert_eq!(opened.numbers().await.len(), 6);
 }
 
 #[tokio::test]

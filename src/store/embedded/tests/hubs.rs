@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::super::disk::DiskFile;
+use super::super::disk::{DiskDirectory, DiskFile};
 use super::*;
 
 fn other() -> HubName {
@@ -186,8 +186,8 @@ impl Disk for Dying {
     fn remove(&self, path: &Path) -> std::io::Result<()> {
         self.live().and_then(|()| SystemDisk.remove(path))
     }
-    fn sync_directory(&self, path: &Path) -> std::io::Result<()> {
-        SystemDisk.sync_directory(path)
+    fn open_directory(&self, path: &Path) -> std::io::Result<Arc<dyn DiskDirectory>> {
+        SystemDisk.open_directory(path)
     }
 }
 

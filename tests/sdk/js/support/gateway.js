@@ -47,6 +47,7 @@ export class Gateway {
     const config = path.join(this.folder, "oncewire.toml");
     await writeFile(config, this.toml);
     const args = ["serve", "--access-key", ACCESS_KEY, "--secondary-key", SECONDARY_ACCESS_KEY, "--config", config];
+    args.push("--print-connection-string");
     const listen = `127.0.0.1:${this.port}`;
     args.push(...(this.secured ? ["--tls-self-signed", "--tls-listen", listen] : ["--listen", listen]));
     args.push(...(this.disk ? ["--data-dir", this.dataFolder] : ["--store", "memory"]));

@@ -34,12 +34,15 @@ test("tokens of the server SDK are accepted, signed with either key", async (t) 
   await Client.connect(t, gateway, { token: { key: SECONDARY_ACCESS_KEY } });
 });
 
-test("the audience may name a public URL or the host that the client dialled (22 #20)", async (t) => {
+test("the audience is the host that the client dialled, or with a public URL that one (22 #20)", async (t) => {
+  const proxies = ProxyProcess.start(t);
+  const dialled = await Gateway.start(t);
+  await Client.connect(t, dialled);
+  await Client.connect(t, await proxies.open(dialled));
+  await Client.connect(t, dialled, { url: urlWith(dialled, { aud: `${dialled.endpoint}/CLIENT/hubs/Chat` }) });
   const gateway = await Gateway.start(t, { toml: 'public_urls = ["https://chat.example.com/wps"]\n' });
-  const proxy = await ProxyProcess.start(t).open(gateway);
-  await Client.connect(t, gateway);
-  await Client.connect(t, proxy);
-  await Client.connect(t, gateway, { url: urlWith(gateway, { aud: `${gateway.endpoint}/CLIENT/hubs/Chat` }) });
+  const proxy = await proxies.open(gateway);
+  await refused(t, gateway, urlWith(gateway, { aud: `http://${gateway.address}/client/hubs/chat` }));
   // What a server SDK with the public URL in its connection string makes, by whatever way it comes in.
   for (const path of ["/client/hubs/chat", "/wps/client/hubs/chat"]) {
     const url = new URL(await clientUrl("https://chat.example.com/wps"));

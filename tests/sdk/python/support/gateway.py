@@ -39,7 +39,7 @@ class Gateway:
                 ready.put(found[1])
 
         arguments = ["serve", "--listen", f"127.0.0.1:{self.port}", "--access-key", ACCESS_KEY]
-        arguments += ["--config", str(self._config), *self._store]
+        arguments += ["--print-connection-string", "--config", str(self._config), *self._store]
         self._process = Process("oncewire", arguments, on_line, self._environment)
         self.connection_string = ready.get(timeout=PATIENCE_SECONDS)
         assert self.connection_string, "the gateway ended before it was ready\n" + "\n".join(self._lines)

@@ -17,11 +17,10 @@ def url_with(gateway, key=ACCESS_KEY, **claims):
     return f"{audience.replace('http', 'ws')}?access_token={jwt.encode(payload, key, algorithm='HS256')}"
 
 
-async def test_a_token_may_name_a_public_url_or_the_host_that_was_dialled(start_gateway, proxies, connect):
+async def test_a_token_names_the_host_that_was_dialled_or_the_public_url(start_gateway, proxies, connect):
     """22 #20"""
-    gateway = start_gateway(toml='public_urls = ["https://chat.example.com"]\n')
-    proxy = proxies.open(gateway)
-    await connect(proxy)
+    await connect(proxies.open(start_gateway()))
+    proxy = proxies.open(start_gateway(toml='public_urls = ["https://chat.example.com"]\n'))
     url = client_url("https://chat.example.com")
     await connect(proxy, url=url.replace("wss://chat.example.com", proxy.endpoint.replace("http", "ws")))
 

@@ -1,0 +1,168 @@
+//! Where messages end in what a client sends.
+
+/// The lengths that stand for one in the 2 or 8 bytes behind them (RFC 6455, section 5.2).
+const LENGTH_IN_2_BYTES: u8 = 126;
+const LENGTH_IN_8_BYTES: u8 = 127;
+/// The key with which a frame is masked.
+const MASK_BYTES: u64 = 4;
+
+const FINAL: u8 = 0x80;
+const MASKED: u8 = 0x80;
+/// Opcodes from here on are of control frames, which may stand between the fragments of a message.
+const CONTROL_OPCODE_MIN: u8 = 0x8;
+const OPCODE: u8 = 0x0F;
+
+/// Follows the frames in what a client sends, so far as to know when nothing of a message is left over: neither a part of a
+/// frame nor the first of several fragments. It looks at the heads of frames alone.
+#[derive(Debug, Default)]
+pub(super) struct Boundary {
+    part: Part,
+    /// What is left of the payload and its key, or so far known of it, in bytes.
+    left: u64,
+    /// Whether a message has begun of which fragments are to come.
+    is_in_message: bool,
+    is_masked: bool,
+}
+
+/// What the next byte is.
+#[derive(Debug, Default, Clone, Copy)]
+enum Part {
+    #[default]
+    First,
+    Second,
+    /// One of the length, of which so many are left.
+    Length(u8),
+    Payload,
+}
+
+impl Boundary {
+    /// Follows some more bytes.
+    pub(super) fn follow(&mut self, mut bytes: &[u8]) {
+        while let Some(&byte) = bytes.first() {
+            if let Part::Payload = self.part {
+                let skipped = usize::try_from(self.left).unwrap_or(usize::MAX).min(bytes.len());
+                self.left -= skipped as u64;
+                bytes = &bytes[skipped..];
+                if self.left == 0 {
+                    self.part = Part::First;
+                }
+                continue;
+            }
+            bytes = &bytes[1..];
+            self.take(byte);
+        }
+    }
+
+    fn take(&mut self, byte: u8) {
+        match self.part {
+            Part::First => {
+                if byte & OPCODE < CONTROL_OPCODE_MIN {
+                    self.is_in_message = byte & FINAL == 0;
+                }
+                self.part = Part::Second;
+            }
+            Part::Second => {
+                self.is_masked = byte & MASKED != 0;
+                self.left = 0;
+                match byte & !MASKED {
+                    LENGTH_IN_2_BYTES => self.part = Part::Length(2),
+                    LENGTH_IN_8_BYTES => self.part = Part::Length(8),
+                    length => {
+                        self.left = u64::from(length);
+                        self.begin_payload();
+                    }
+                }
+            }
+            Part::Length(bytes_left) => {
+                self.left = self.left << 8 | u64::from(byte);
+                match bytes_left {
+                    1 => self.begin_payload(),
+                    more => self.part = Part::Length(more - 1),
+                }
+            }
+            Part::Payload => {}
+        }
+    }
+
+    fn begin_payload(&mut self) {
+        let mask_bytes = if self.is_masked { MASK_BYTES } else { 0 };
+        self.left = self.left.saturating_add(mask_bytes);
+        self.part = if self.left == 0 { Part::First } else { Part::Payload };
+    }
+
+    /// Whether all that has come is whole messages.
+    pub(super) fn is_at_end(&self) -> bool {
+        matches!(self.part, Part::First) && !self.is_in_message
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(first: u8, payload: usize) -> Vec<u8> {
+        let mut bytes = vec![first];
+        match payload {
+            0..=125 => bytes.push(0x80 | payload as u8),
+            126..=0xFFFF => {
+                bytes.push(0xFE);
+                bytes.extend_from_slice(&(payload as u16).to_be_bytes());
+            }
+            _ => {
+                bytes.push(0xFF);
+                bytes.extend_from_slice(&(payload as u64).to_be_bytes());
+            }
+        }
+        bytes.resize(bytes.len() + 4 + payload, 0x81);
+        bytes
+    }
+
+    /// Where messages end, as offsets.
+    fn ends(sent: &[u8], portion: usize) -> Vec<usize> {
+        let mut boundary = Boundary::default();
+        let mut ends = Vec::new();
+        for (index, bytes) in sent.chunks(portion).enumerate() {
+            boundary.follow(bytes);
+            if boundary.is_at_end() {
+                ends.push(index * portion + bytes.len());
+            }
+        }
+        ends
+    }
+
+    #[test]
+    fn messages_end_where_their_last_frame_does() {
+        let messages: &[&[(u8, usize)]] = &[
+            &[(0x81, 0)],
+            &[(0x82, 125)],
+            &[(0x81, 126)],
+            &[(0x81, 65_535)],
+            &[(0x82, 65_536)],
+            &[(0x01, 0), (0x00, 70_000), (0x80, 0)],
+            &[(0x02, 3), (0x89, 5), (0x00, 200), (0x8A, 0), (0x80, 7)],
+            &[(0x88, 2)],
+        ];
+        let mut sent = Vec::new();
+        let mut expected = Vec::new();
+        for frames in messages {
+            frames.iter().for_each(|(first, payload)| sent.extend(frame(*first, *payload)));
+            expected.push(sent.len());
+        }
+        assert_eq!(ends(&sent, 1), expected);
+        for portion in [2, 7, 1000, 16 * 1024] {
+            let ends = ends(&sent, portion);
+            assert!(ends.iter().all(|end| expected.contains(end)), "in portions of {portion}: {ends:?}");
+            assert_eq!(ends.last(), expected.last());
+        }
+    }
+
+    #[test]
+    fn a_frame_without_a_mask_and_a_length_beyond_all_bounds_upset_nothing() {
+        let mut boundary = Boundary::default();
+        boundary.follow(b"\x81\x02ab");
+        assert!(boundary.is_at_end());
+        boundary.follow(b"\x81\xff\xff\xff\xff\xff\xff\xff\xff\xff");
+        boundary.follow(&[0; 1000]);
+        assert!(!boundary.is_at_end());
+    }
+}
