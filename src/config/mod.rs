@@ -8,8 +8,8 @@
 //! No error, warning or `Debug` output holds an access key, the query of an event handler's URL or a secret of the
 //! environment.
 
-mod addresses;
 mod address_range;
+mod addresses;
 mod error;
 mod event_handlers;
 mod hub;
@@ -27,8 +27,8 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use url::Url;
 
-pub use addresses::{BadListenAddress, BadPublicUrl, listen_address, public_url};
 pub use address_range::{AddressRange, BadAddressRange};
+pub use addresses::{BadListenAddress, BadPublicUrl, listen_address, public_url};
 pub use error::{ConfigError, ConfigWarning};
 pub use event_handlers::{BadUserEventPattern, EventFailure, EventHandler, SystemEvent, UserEventPattern};
 pub use hub::{HubOverrides, HubSettings};

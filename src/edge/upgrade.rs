@@ -96,13 +96,15 @@ async fn upgrade(
         }
         Purpose::Recover(recover) => {
             let mut recovered =
-                by(deadline, recover_session(&shared, recover.clone(), selected.clone(), asked, false)).await?;
+                by(deadline, recover_session(&shared, recover.clone(), selected.clone(), asked, false))
+                    .await?;
             if let Recovered::TooEarly(wait) = recovered {
                 drop(pending.take());
                 let waiting = tokio::time::sleep(wait);
                 shared.is_stopping.run_until_cancelled(waiting).await.ok_or(Refusal::Unavailable)?;
                 deadline = Instant::now() + limit;
-                recovered = by(deadline, recover_session(&shared, recover, selected.clone(), asked, true)).await?;
+                recovered =
+                    by(deadline, recover_session(&shared, recover, selected.clone(), asked, true)).await?;
             }
             match recovered {
                 Recovered::Attached(attached) => Outcome::Attached(attached),
