@@ -32,7 +32,7 @@ impl Dev {
         let address = page.strip_prefix("demo page: http://").unwrap().trim_end_matches('/');
         let address = address.parse().unwrap();
         let mut dev = Self { supervisor, lines, address };
-        dev.line_with("node ").await;
+        dev.line_with("kill -9 ").await;
         Self { address, ..dev }
     }
 
@@ -227,7 +227,7 @@ async fn killed_it_serves_https_again_on_the_same_port_with_the_same_certificate
     let page = soon(lines.next_line()).await.unwrap().unwrap();
     let address = page.strip_prefix("demo page: https://").unwrap().trim_end_matches('/');
     let mut dev = Dev { supervisor, lines, address: address.parse().unwrap() };
-    dev.line_with("node ").await;
+    dev.line_with("kill -9 ").await;
     let certificate = std::fs::read_to_string(directory.path().join("self-signed-certificate.pem")).unwrap();
     let status = Ask::new(dev.address, "GET", "/demo/status").inside(&TlsClient::new(&certificate));
     let before = status.send().await.json();

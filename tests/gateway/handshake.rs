@@ -94,7 +94,7 @@ async fn a_token_that_proves_nothing_is_401() {
         ("not valid yet", Token::user("a").claim("nbf", json!(now + 310))),
         ("for another hub", Token::user("a").claim("aud", json!(format!("{endpoint}x")))),
         ("for another host", Token::user("a").claim("aud", json!("http://other/client/hubs/chat"))),
-        ("for ws", Token::user("a").claim("aud", json!(endpoint.replace("http:", "ws:")))),
+        ("for ftp", Token::user("a").claim("aud", json!(endpoint.replace("http:", "ftp:")))),
         ("for nobody", Token::user("a").claim("aud", json!(""))),
     ] {
         assert_eq!(gateway.connector().token(&token).status().await, 401, "{what}");

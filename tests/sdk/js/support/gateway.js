@@ -7,7 +7,7 @@ import os from "node:os";
 import path from "node:path";
 
 import { start } from "./processes.js";
-import { within } from "./waiting.js";
+import { until, within } from "./waiting.js";
 
 export const ACCESS_KEY = "sdk-tests-access-key-0123456789abcdef";
 export const SECONDARY_ACCESS_KEY = "sdk-tests-secondary-key-0123456789abcdef";
@@ -57,6 +57,8 @@ export class Gateway {
       this.lines.push(line);
       if (this.lines.length > LINES_MAX) this.lines.shift();
       const found = /connection string: (Endpoint=\S+)/.exec(line);
+      const listening = / listening scheme=\S+ address=127\.0\.0\.1:(\d+)/.exec(line);
+      if (listening) this.port = Number(listening[1]);
       if (stream === "stdout" && found) ready(found[1]);
       else this.onOutput?.(line);
     };
@@ -67,8 +69,11 @@ export class Gateway {
     this.connectionString = await within("the gateway's ready line", Promise.race([connectionString, ended]));
     const [, endpoint] = /^Endpoint=([^;]+);AccessKey=/.exec(this.connectionString) ?? [];
     assert.ok(endpoint, `the connection string of the Azure shape: ${this.connectionString}`);
-    this.endpoint = endpoint.replace(/\/$/, "");
-    this.port = Number(new URL(endpoint).port);
+    const told = new URL(endpoint);
+    // A public URL is told in place of the address that is listened on.
+    if (told.hostname === "127.0.0.1") this.port = Number(told.port);
+    else await until("where the gateway listens", () => this.port);
+    this.endpoint = `${this.secured ? "https" : "http"}://127.0.0.1:${this.port}`;
   }
 
   get dataFolder() {

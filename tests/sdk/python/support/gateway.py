@@ -28,12 +28,16 @@ class Gateway:
     def launch(self) -> None:
         """Starts the process and waits until it is ready."""
         ready: queue.Queue[str | None] = queue.Queue()
+        listens: queue.Queue[int] = queue.Queue()
 
         def on_line(stream: str, line: str | None) -> None:
             if line is None:
                 ready.put(None)
                 return
             self._lines.append(line)
+            listening = re.search(r" listening scheme=\S+ address=127\.0\.0\.1:(\d+)", line)
+            if listening:
+                listens.put(int(listening[1]))
             found = re.search(r"connection string: (Endpoint=\S+)", line)
             if stream == "stdout" and found:
                 ready.put(found[1])
@@ -43,8 +47,10 @@ class Gateway:
         self._process = Process("oncewire", arguments, on_line, self._environment)
         self.connection_string = ready.get(timeout=PATIENCE_SECONDS)
         assert self.connection_string, "the gateway ended before it was ready\n" + "\n".join(self._lines)
-        self.endpoint = re.match(r"Endpoint=([^;]+?)/?;AccessKey=", self.connection_string)[1]
-        self.port = int(self.endpoint.rsplit(":", 1)[1])
+        assert re.match(r"Endpoint=[^;]+;AccessKey=", self.connection_string)
+        # A public URL is told in place of the address that is listened on.
+        self.port = listens.get(timeout=PATIENCE_SECONDS)
+        self.endpoint = f"http://127.0.0.1:{self.port}"
 
     @property
     def address(self) -> str:
