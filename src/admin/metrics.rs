@@ -101,7 +101,7 @@ fn text(hubs: &[HubCounts], damaged: &[HubName], counters: &Counters) -> Result<
     registry.register("requests_repeated", help, repeated);
     let help = "Hubs that could not be started because what is stored of them is damaged or not readable";
     registry.register("hub_damaged", help, is_damaged);
-    for (name, help, counts) in counters.families() {
+    for telemetry::Family { name, help, counts } in counters.families() {
         let family = Family::<Labels, Counter>::default();
         for (reason, count) in counts {
             family.get_or_create(&vec![("reason", reason.to_owned())]).inc_by(count);

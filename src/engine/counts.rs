@@ -26,9 +26,9 @@ impl Engine {
     pub fn counts(&self) -> Vec<HubCounts> {
         let mut hubs = self.all_hubs();
         hubs.sort_unstable_by(|(a, ..), (b, ..)| a.cmp(b));
-        let counts = hubs.into_iter().map(|(hub, counted, repeated)| {
+        let counts = hubs.into_iter().map(|(hub, counted, requests_repeated)| {
             let (sessions, sockets) = counted.map_or((0, 0), |counted| counted.get());
-            HubCounts { hub, sessions, sockets, requests_repeated: repeated.load(Ordering::Relaxed) }
+            HubCounts { hub, sessions, sockets, requests_repeated }
         });
         counts.collect()
     }

@@ -17,7 +17,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::{BoxFuture, FutureExt, Shared, join_all};
@@ -484,7 +484,7 @@ impl Engine {
     }
 
     /// All hubs that are live, with their counts, or closed, and the requests that were repeated in each.
-    pub(super) fn all_hubs(&self) -> Vec<(HubName, Option<Arc<LiveCounts>>, Arc<AtomicU64>)> {
+    pub(super) fn all_hubs(&self) -> Vec<(HubName, Option<Arc<LiveCounts>>, u64)> {
         let hubs = self.0.hubs.lock();
         let all = hubs.entries.iter().filter_map(|(name, entry)| {
             let counts = match &entry.phase {
@@ -492,7 +492,7 @@ impl Engine {
                 Phase::Closed => None,
                 Phase::Busy(_) | Phase::Failed => return None,
             };
-            Some((name.clone(), counts, Arc::clone(&entry.repeated)))
+            Some((name.clone(), counts, entry.repeated.load(Ordering::Relaxed)))
         });
         all.collect()
     }

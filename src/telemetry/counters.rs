@@ -234,6 +234,17 @@ reasons! {
     }
 }
 
+/// A family of counters at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Family {
+    /// Its name without `oncewire_` and `_total`.
+    pub name: &'static str,
+    /// What it counts.
+    pub help: &'static str,
+    /// All counts by their reasons.
+    pub counts: Vec<(&'static str, u64)>,
+}
+
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident: $reason:ty = $help:literal,)*) => {
         /// All families.
@@ -243,9 +254,13 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// Each family: its name without `oncewire_` and `_total`, what it counts, and its counts.
-            pub fn families(&self) -> Vec<(&'static str, &'static str, Vec<(&'static str, u64)>)> {
-                vec![$((stringify!($name), $help, self.$name.all().collect()),)*]
+            /// Each family.
+            pub fn families(&self) -> Vec<Family> {
+                vec![$(Family {
+                    name: stringify!($name),
+                    help: $help,
+                    counts: self.$name.all().collect(),
+                },)*]
             }
         }
     };
@@ -287,7 +302,7 @@ mod tests {
     #[test]
     fn names_and_reasons_are_what_a_metric_may_be_called() {
         let is_name = |name: &str| name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
-        for (name, help, counts) in Counters::default().families() {
+        for Family { name, help, counts } in Counters::default().families() {
             assert!(is_name(name) && !help.is_empty() && !counts.is_empty(), "{name}");
             let mut reasons: Vec<_> = counts.iter().map(|(reason, _)| *reason).collect();
             assert!(reasons.iter().all(|reason| is_name(reason)), "{reasons:?}");

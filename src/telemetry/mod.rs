@@ -21,7 +21,7 @@ use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 use tracing_subscriber::{Layer, Registry, fmt};
 
 pub use counters::{
-    AppendFailure, Counted, Counters, EventFailure, Reason, RecoveryRefusal, RestRefusal, SessionEnd,
+    AppendFailure, Counted, Counters, EventFailure, Family, Reason, RecoveryRefusal, RestRefusal, SessionEnd,
     SocketEnd, TokenRefusal, UpgradeRefusal,
 };
 pub use episode::{Episode, Episodes};
