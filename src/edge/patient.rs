@@ -93,11 +93,10 @@ impl<S> Patient<S> {
 
     /// Nothing has come.
     fn poll_heard_nothing(&mut self, context: &mut Context<'_>) -> Poll<io::Error> {
+        // Also where it is not the gateway's turn yet: it may become so without another look here.
+        self.guest.wake_at_rest(context.waker());
         let turn = self.guest.turn();
-        let Some((limit, reason)) = self.patience.of(turn.stage()) else {
-            self.guest.wake_at_rest(context.waker());
-            return Poll::Pending;
-        };
+        let Some((limit, reason)) = self.patience.of(turn.stage()) else { return Poll::Pending };
         let deadline = || Instant::now() + limit;
         let (of, sleep) = self.reading.get_or_insert_with(|| (turn, Box::pin(sleep_until(deadline()))));
         if *of != turn {

@@ -110,7 +110,7 @@ struct Signals {
     /// Its turn.
     turn: AtomicU64,
     dismissed: Notify,
-    /// Who waits, while it is the gateway's turn, for the client's turn to come.
+    /// Who reads from the client, and waits for the client's turn to come.
     reader: AtomicWaker,
     given_up: OnceLock<TurnedAway>,
 }
