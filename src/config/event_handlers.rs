@@ -356,7 +356,10 @@ mod tests {
         assert!(message.contains("url_template"), "{message}");
         let message =
             read("[[hubs.chat.event_handlers]]\nurl_template = \"tunnel:///x\"").unwrap_err().to_string();
-        assert!(message.contains("line 2") && message.contains("url_template: it must be"), "{message}");
+        assert!(
+            message.contains("line 2") && message.contains("url_template: no tunnel is needed"),
+            "{message}"
+        );
     }
 
     #[test]

@@ -258,7 +258,7 @@ mod tests {
             ("", BadUrlTemplate::NoUrl),
             ("app/{event}", BadUrlTemplate::NoUrl),
             ("/eventhandler", BadUrlTemplate::NoUrl),
-            ("tunnel:///eventhandler", BadUrlTemplate::NoUrl),
+            ("tunnel:///eventhandler", BadUrlTemplate::Tunnel),
             ("ftp://a.example/", BadUrlTemplate::NoUrl),
             ("http://", BadUrlTemplate::NoUrl),
             ("http://user@a.example/", BadUrlTemplate::NoUrl),
