@@ -278,8 +278,8 @@ impl Disk for FaultyDisk {
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.check_power()?;
-        let backup = self.back_up(path);
         let len = fs::metadata(path)?.len();
+        let backup = self.back_up(path);
         fs::remove_file(path)?;
         let mut state = self.0.state.lock();
         state.files.remove(path);
