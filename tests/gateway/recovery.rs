@@ -43,8 +43,8 @@ async fn a_client_that_closes_at_what_it_is_sent_is_let_in_again_each_time() {
     let gateway = Gateway::start().await;
     let (mut subscriber, _publisher) = scene(&gateway, 1, 0).await;
     let identity = subscriber.identity();
-    for _ in 0..7 {
-        subscriber.cut();
+    for _ in 0..6 {
+        subscriber.close(1009).await;
         subscriber = gateway.recover(&identity).await;
         subscriber.expect(message(1, "g", "p", "1")).await;
     }

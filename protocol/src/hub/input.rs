@@ -116,8 +116,10 @@ pub struct Resuming {
 /// How a socket ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SocketEnd {
-    /// Dropped, silent, or closed with any code but 1000: the client may come back.
+    /// Dropped or silent: the client may come back.
     Lost,
+    /// Closed by the client with any code but 1000, or with none: it may come back.
+    Closed,
     /// Closed by the client with code 1000.
     ClosedForGood,
     /// The client broke the protocol; the socket is to be closed in this way.

@@ -159,7 +159,7 @@ impl Hub {
             return self.refuse(open, wait);
         }
         if self.sessions[key].outbox.lock().is_attached() {
-            self.socket_lost(now, key);
+            self.socket_over(now, key, false);
         }
         let attachment = self.attach(key);
         let session = &mut self.sessions[key];
@@ -181,10 +181,10 @@ impl Hub {
         Some(OpenError::TooEarly { ms, is_first, first_message_bytes: bytes.unwrap_or_default() })
     }
 
-    fn socket_lost(&mut self, now: Time, key: SessionKey) {
+    fn socket_over(&mut self, now: Time, key: SessionKey, is_closed_by_client: bool) {
         let session = &mut self.sessions[key];
         let first = session.outbox.lock().first_unacknowledged().map(|(id, _)| id);
-        session.recoveries.lost(now, first);
+        session.recoveries.over(now, is_closed_by_client, first);
     }
 
     fn refuse(&mut self, open: OpenId, error: OpenError) {
@@ -222,11 +222,11 @@ impl Hub {
             return;
         }
         let reason = match end {
-            SocketEnd::Lost if session.subprotocol.is_reliable() => {
-                self.socket_lost(now, from.key);
+            SocketEnd::Lost | SocketEnd::Closed if session.subprotocol.is_reliable() => {
+                self.socket_over(now, from.key, end == SocketEnd::Closed);
                 return self.wait_for_client(from.key, now);
             }
-            SocketEnd::Lost | SocketEnd::ClosedForGood => EndReason::ClientClosed,
+            SocketEnd::Lost | SocketEnd::Closed | SocketEnd::ClosedForGood => EndReason::ClientClosed,
             SocketEnd::Violation(_) => EndReason::ProtocolViolation,
         };
         session.phase = Phase::Finishing(reason);

@@ -1,5 +1,6 @@
 //! Recoveries that come to nothing: a client that can't take what waits for it closes its socket, recovers its session and
-//! gets the same again, without end. Such a client is made to wait before it is let in.
+//! gets the same again, without end. Such a client is made to wait before it is let in. One whose network cuts it off is not:
+//! it never closed its socket, and it may have no time to lose.
 
 use crate::log::Time;
 use crate::wire::SequenceId;
@@ -34,10 +35,11 @@ impl Recoveries {
         self.socket = first_unacknowledged.map(recovered);
     }
 
-    /// The session's socket is gone.
-    pub fn lost(&mut self, now: Time, first_unacknowledged: Option<SequenceId>) {
+    /// The session's socket is gone; its client closed it, or it was lost.
+    pub fn over(&mut self, now: Time, is_closed_by_client: bool, first_unacknowledged: Option<SequenceId>) {
         let was_in_vain = self.socket.take().is_some_and(|socket| {
-            first_unacknowledged == Some(socket.first_unacknowledged)
+            is_closed_by_client
+                && first_unacknowledged == Some(socket.first_unacknowledged)
                 && now.0.saturating_sub(socket.at.0) < SOCKET_MS
         });
         self.in_vain = if was_in_vain { self.in_vain.saturating_add(1) } else { 0 };
@@ -58,7 +60,7 @@ mod tests {
     /// A recovery at a time whose socket lives for so long.
     fn recover(recoveries: &mut Recoveries, at: u64, ms: u64, first: [Option<u64>; 2]) {
         recoveries.recovered(Time(at), first[0]);
-        recoveries.lost(Time(at + ms), first[1]);
+        recoveries.over(Time(at + ms), true, first[1]);
     }
 
     #[test]
@@ -89,6 +91,16 @@ mod tests {
             assert_eq!(recoveries.wait(), Some((WAIT_MS_MIN, true)));
             recover(&mut recoveries, 10, ms, first);
             assert_eq!(recoveries.wait(), None, "{ms} {first:?}");
+        }
+    }
+
+    #[test]
+    fn a_client_that_is_cut_off_again_and_again_does_not_wait() {
+        let mut recoveries = Recoveries::default();
+        for n in 0..100 {
+            assert_eq!(recoveries.wait(), None);
+            recoveries.recovered(Time(n), Some(7));
+            recoveries.over(Time(n), false, Some(7));
         }
     }
 }

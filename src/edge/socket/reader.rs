@@ -222,7 +222,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             End::PeerClosed(close) => {
                 self.link.peer_closed(close);
                 let is_final = close.0 == Some(NORMAL_CLOSE);
-                let end = if is_final { SocketEnd::ClosedForGood } else { SocketEnd::Lost };
+                let end = if is_final { SocketEnd::ClosedForGood } else { SocketEnd::Closed };
                 // Before the answer goes out, so that a client that has it can't find its session still open.
                 self.socket.close(end).await;
             }

@@ -169,7 +169,7 @@ impl World {
         while let Some(frame) = take_frame(&mut serving.partial) {
             if frame.opcode == Opcode::Close as u8 {
                 let is_for_good = close_code(&frame.payload) == Some(CloseCode::Normal as u16);
-                end = Some(if is_for_good { SocketEnd::ClosedForGood } else { SocketEnd::Lost });
+                end = Some(if is_for_good { SocketEnd::ClosedForGood } else { SocketEnd::Closed });
                 break;
             }
             let kind = if frame.opcode == Opcode::Text as u8 { FrameKind::Text } else { FrameKind::Binary };

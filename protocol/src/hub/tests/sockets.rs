@@ -266,12 +266,12 @@ fn a_client_that_could_not_take_a_message_got_it_again_without_end() {
     let mut bob = world.open_in("bob", &["g"]);
     world.ask_for(&alice, publish(1, "g", "too large for it"));
     for _ in 0..4 {
-        world.lose(&bob);
+        world.close(&bob, SocketEnd::Closed);
         bob = world.resume(&bob);
         world.now = world.now.plus_ms(10);
         assert_eq!(world.reads(&bob), ["1 too large for it"]);
     }
-    world.lose(&bob);
+    world.close(&bob, SocketEnd::Closed);
     let wait = OpenError::TooEarly { ms: 500, is_first: true, first_message_bytes: 16 };
     world.now = world.now.plus_ms(RETENTION_MS - 1);
     assert_eq!(world.refusal(&bob), wait);

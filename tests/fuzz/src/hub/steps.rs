@@ -265,6 +265,7 @@ impl<'a> Arbitrary<'a> for Step {
                 let end = match u8::arbitrary(u)? % 8 {
                     0 => SocketEnd::ClosedForGood,
                     1 => SocketEnd::Violation(Close::INVALID_JSON_MESSAGE),
+                    2 => SocketEnd::Closed,
                     _ => SocketEnd::Lost,
                 };
                 Self::Close { socket, end }
