@@ -1,4 +1,4 @@
-//! `oncewire log`: one hub among others.
+//! `oncewire log`: what it says of a hub, and one hub among others.
 
 use super::*;
 
@@ -210,4 +210,59 @@ fn a_damaged_hub_is_named_by_a_copy_that_lacks_it() {
     put_in_place(&directory.path().join("backup"), &directory.path().join("restored"));
     let (code, stdout, _) = log(&directory.path().join("restored"), &["verify"]);
     assert_eq!((code, stdout.lines().count()), (0, 1), "{stdout}");
+}
+
+#[test]
+fn a_log_can_be_inspected_verified_and_given_a_new_epoch() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = |command: &str| log(directory.path(), &[command]);
+    for command in ["inspect", "verify", "new-epoch"] {
+        let (code, _, stderr) = log(command);
+        assert_eq!(code, 1, "{command} of a directory that is not there");
+        assert!(stderr.contains("data"), "{stderr}");
+    }
+    assert!(!directory.path().join("data").exists());
+
+    serve_once(directory.path());
+    let (code, before, _) = log("inspect");
+    assert_eq!(code, 0);
+    for word in [
+        "hub chat: ok",
+        "epoch ",
+        "sessions opened: 1, ",
+        "segment 00000000000000000000.redb: offsets 0 to before ",
+    ] {
+        assert!(before.contains(word), "{word}: {before}");
+    }
+    let (code, verified, _) = log("verify");
+    assert_eq!(
+        (code, verified.contains("hub chat: 2 records, 0 checkpoints, 1 sessions: ok")),
+        (0, true),
+        "{verified}"
+    );
+
+    let (code, told, _) = log("new-epoch");
+    assert_eq!((code, told.contains("hub chat: empty, in a new epoch")), (0, true), "{told}");
+    let (_, after, _) = log("inspect");
+    let epoch = |text: &str| text.lines().find(|line| line.contains("epoch ")).unwrap().to_owned();
+    assert_ne!(epoch(&before), epoch(&after));
+    assert!(after.contains("records: 0"), "{after}");
+}
+
+#[test]
+fn damage_in_a_log_is_found_and_its_place_named() {
+    let directory = tempfile::tempdir().unwrap();
+    serve_once(directory.path());
+    let segment = directory.path().join("data/hubs/chat/00000000000000000000.redb");
+    let mut bytes = std::fs::read(&segment).unwrap();
+    let role = b"webpubsub.joinLeaveGroup";
+    let places: Vec<_> = (0..bytes.len()).filter(|&at| bytes[at..].starts_with(role)).collect();
+    assert!(!places.is_empty());
+    places.iter().for_each(|&at| bytes[at] ^= 0xff);
+    std::fs::write(&segment, bytes).unwrap();
+    for command in ["inspect", "verify"] {
+        let (code, stdout, stderr) = log(directory.path(), &[command]);
+        assert_eq!(code, 1, "{stdout}{stderr}");
+        assert!(stdout.contains("damaged: ") && stdout.contains("00000000000000000000.redb"), "{stdout}");
+    }
 }

@@ -34,7 +34,7 @@ async fn flood(served: &Served, messages: u64, message: impl Fn(u64) -> serde_js
     let mut members = Vec::new();
     let mut publisher = served.reliable("p").await.unwrap();
     for first in (1..=messages).step_by(AT_ONCE as usize) {
-        if (first / AT_ONCE) % 10 == 0 {
+        if (first / AT_ONCE).is_multiple_of(10) {
             members.push(member().await);
         }
         for ack_id in first..first + AT_ONCE {

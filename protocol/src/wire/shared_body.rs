@@ -67,9 +67,9 @@ impl SharedBody {
         let shared = &self.bytes[self.left_out(sequence_id)..];
         let payload_bytes = front.len() + shared.len() + tail.len();
         if payload_bytes > FRAME_PAYLOAD_BYTES_MAX {
-            for piece in self.pieces(sequence_id) {
-                out.extend_from_slice(&piece);
-            }
+            let pieces = self.pieces(sequence_id);
+            out.reserve(pieces.iter().map(Bytes::len).sum());
+            pieces.iter().for_each(|piece| out.extend_from_slice(piece));
             return;
         }
         out.reserve(frame_header_bytes(payload_bytes) + payload_bytes);

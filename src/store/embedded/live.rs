@@ -140,7 +140,8 @@ impl Live {
 #[cfg(test)]
 mod tests {
     use oncewire_protocol::hub::Hub;
-    use oncewire_protocol::log::{BootId, Time};
+    use oncewire_protocol::log::{Body, BootId, Time};
+    use oncewire_protocol::wire::ConnectionId;
 
     use super::*;
 
@@ -188,9 +189,11 @@ mod tests {
     fn kept_bytes_are_bounded_too() {
         let mut live = Live::new(Offset(0));
         live.add_tail(Offset(0));
-        let booted = records(1).map(|record| record.memory_bytes()).sum::<usize>();
-        let count = (KEPT_BYTES_MAX / booted) as u64;
-        live.push(records(count + 1));
-        assert!(live.kept_bytes <= KEPT_BYTES_MAX && live.kept.len() == count as usize);
+        let connection_ids = vec![ConnectionId::new(&"x".repeat(10_000))];
+        let booted = Hub::booted(BootId(1), Time(0), false);
+        let record = Arc::new(Record { body: Body::Told { connection_ids }, ..booted });
+        let count = KEPT_BYTES_MAX / record.memory_bytes();
+        live.push(std::iter::repeat_n(record, count + 1));
+        assert!(live.kept_bytes <= KEPT_BYTES_MAX && live.kept.len() == count);
     }
 }
