@@ -40,7 +40,7 @@ test("a full run at TRACE holds no key, token or payload", async (t) => {
   // Requests that are refused or not served.
   await sender.persist(() => sender.sdk.sendToGroup("g", { [payload]: payload }, "json", { ackId: 102 }));
   await assert.rejects(sender.send("g", `${payload} other`, { ackId: 100 }), /Failed to send/);
-  await assert.rejects(sender.sdk.sendEvent(payload, payload, "text"));
+  await assert.rejects(sender.sdk.sendEvent("nobody-takes-this", payload, "text"));
   const refused = Client.create(t, proxy, { url: `${url}x`, autoReconnect: false });
   await assert.rejects(refused.sdk.start());
 
