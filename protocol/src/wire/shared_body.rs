@@ -62,21 +62,49 @@ impl SharedBody {
     /// Appends the whole message: one frame, or several if it is larger than
     /// [`FRAME_PAYLOAD_BYTES_MAX`]. Only receivers on a reliable subprotocol have a sequence id.
     pub fn write_message(&self, sequence_id: Option<SequenceId>, out: &mut BytesMut) {
-        let front = self.front(sequence_id);
-        let tail = self.tail(sequence_id);
-        let shared = &self.bytes[self.left_out(sequence_id)..];
-        let payload_bytes = front.len() + shared.len() + tail.len();
+        match (self.form, sequence_id) {
+            (Form::Json, Some(id)) => {
+                let mut digits = itoa::Buffer::new();
+                let digits = digits.format(id).as_bytes();
+                // The comma takes the place of the object's own brace.
+                let payload_bytes = JSON_SEQUENCE_ID.len() + digits.len() + self.bytes.len();
+                if self.begin_frame(payload_bytes, sequence_id, out) {
+                    out.extend_from_slice(JSON_SEQUENCE_ID);
+                    out.extend_from_slice(digits);
+                    out.extend_from_slice(b",");
+                    out.extend_from_slice(&self.bytes[1..]);
+                }
+            }
+            (Form::Protobuf, id) => {
+                let id_bytes = id.map_or(0, |id| 1 + encoded_len_varint(id));
+                let data_bytes = (self.bytes.len() + id_bytes) as u64;
+                let payload_bytes = 1 + encoded_len_varint(data_bytes) + data_bytes as usize;
+                if self.begin_frame(payload_bytes, sequence_id, out) {
+                    out.extend_from_slice(&[PROTOBUF_DATA_MESSAGE]);
+                    encode_varint(data_bytes, out);
+                    out.extend_from_slice(&self.bytes);
+                    out.extend_from_slice(&self.tail(sequence_id));
+                }
+            }
+            (Form::Json, None) | (Form::Raw(_), _) => {
+                if self.begin_frame(self.bytes.len(), sequence_id, out) {
+                    out.extend_from_slice(&self.bytes);
+                }
+            }
+        }
+    }
+
+    /// Makes room for the whole message and begins its one frame. One that takes several is appended whole: false.
+    fn begin_frame(&self, payload_bytes: usize, sequence_id: Option<SequenceId>, out: &mut BytesMut) -> bool {
         if payload_bytes > FRAME_PAYLOAD_BYTES_MAX {
             let pieces = self.pieces(sequence_id);
             out.reserve(pieces.iter().map(Bytes::len).sum());
             pieces.iter().for_each(|piece| out.extend_from_slice(piece));
-            return;
+            return false;
         }
         out.reserve(frame_header_bytes(payload_bytes) + payload_bytes);
         write_frame_header(self.opcode(), payload_bytes, out);
-        out.extend_from_slice(&front);
-        out.extend_from_slice(shared);
-        out.extend_from_slice(&tail);
+        true
     }
 
     /// The last `rest` bytes of what [`SharedBody::write_message`] appends, without a copy of what the receivers share.
