@@ -35,13 +35,6 @@ struct State {
     is_listed: bool,
 }
 
-impl Default for Episode {
-    /// One that has no better name.
-    fn default() -> Self {
-        Self::new("failures", String::new())
-    }
-}
-
 impl Episode {
     /// One that has not begun. `what` goes wrong, and `of` says for whom, without secrets.
     pub fn new(what: &'static str, of: impl Into<String>) -> Self {

@@ -3,8 +3,6 @@
 //!
 //! Bounds are a few times what was measured, and far below what it would be without the limit in question.
 
-use std::io::Write;
-
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::iter;
@@ -21,10 +19,7 @@ const AT_ONCE: usize = 100;
 /// A gateway with these settings, and their file.
 async fn served(settings: &str) -> (Served, NamedTempFile) {
     rlimit::increase_nofile_limit(u64::MAX).unwrap();
-    let mut file = NamedTempFile::new().unwrap();
-    file.write_all(settings.as_bytes()).unwrap();
-    let served = Served::start(None, &["--config", file.path().to_str().unwrap()]).await;
-    (served, file)
+    Served::with_settings(settings).await
 }
 
 /// A new session, its `connected` read.

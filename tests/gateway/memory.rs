@@ -1,7 +1,5 @@
 //! What messages and sessions take, beside what they may take: a gateway in a process of its own, whose memory is read.
 
-use std::io::Write;
-
 use serde_json::json;
 use tempfile::NamedTempFile;
 
@@ -19,9 +17,7 @@ async fn served() -> (Served, NamedTempFile) {
         "message_memory_bytes_max = {}\noutbox_messages_max = 1000000\noutbox_bytes_max = 1073741824\n",
         MEMORY_MIB * MIB
     );
-    let mut file = NamedTempFile::new().unwrap();
-    file.write_all(settings.as_bytes()).unwrap();
-    (Served::start(None, &["--config", file.path().to_str().unwrap()]).await, file)
+    Served::with_settings(&settings).await
 }
 
 /// Publishes so many messages to members that acknowledge nothing; each of those is ended when it holds too much, and

@@ -1,8 +1,7 @@
 //! What a record takes, in the log and in memory.
 
 use super::{Audience, Body, HandlerReply, HandlerState, Opened, Published, Record, Selection, Sent};
-use crate::wire::limits::ALLOCATION_BYTES;
-use crate::wire::{ConnectionId, GroupName, Metadata, Payload};
+use crate::wire::{ConnectionId, GroupName, Metadata, Payload, allocated};
 
 /// What a record takes in the log beside what is in it, in bytes: key, time and the fields of fixed size.
 const ENCODED_RECORD_BYTES: usize = 64;
@@ -23,7 +22,7 @@ impl Record {
 
     /// About what it takes in memory, in bytes, were it the only holder of what is in it.
     pub fn memory_bytes(&self) -> usize {
-        size_of::<Self>() + ALLOCATION_BYTES + self.body.size().memory
+        allocated(size_of::<Self>()) + self.body.size().memory
     }
 }
 
@@ -35,10 +34,7 @@ struct Size {
 
 impl Size {
     fn part(self, bytes: usize) -> Self {
-        Self {
-            encoded: self.encoded + ENCODED_PART_BYTES + bytes,
-            memory: self.memory + ALLOCATION_BYTES + bytes,
-        }
+        Self { encoded: self.encoded + ENCODED_PART_BYTES + bytes, memory: self.memory + allocated(bytes) }
     }
 
     fn parts<T: AsRef<str>>(self, texts: &[T]) -> Self {
@@ -110,10 +106,9 @@ impl Body {
                     None => size,
                 }
             }
-            Self::Acked { marks } => Size {
-                encoded: marks.len() * ENCODED_MARK_BYTES,
-                memory: ALLOCATION_BYTES + size_of_val(&**marks),
-            },
+            Self::Acked { marks } => {
+                Size { encoded: marks.len() * ENCODED_MARK_BYTES, memory: allocated(size_of_val(&**marks)) }
+            }
             Self::Told { connection_ids } => {
                 connection_ids.iter().fold(Size::default(), |size, id| size.part(id.as_str().len()))
             }

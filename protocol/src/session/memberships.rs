@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::ops::Deref;
 
-use crate::wire::GroupName;
-use crate::wire::limits::{ALLOCATION_BYTES, GROUP_NAMES_BYTES_MAX};
+use crate::wire::limits::GROUP_NAMES_BYTES_MAX;
+use crate::wire::{GroupName, allocated};
 
 /// What a membership takes in memory beside the group's name, in bytes, about: the name's allocation, its place here and
 /// the session's place in the group.
-const MEMBERSHIP_BYTES: usize = ALLOCATION_BYTES + 96;
+const MEMBERSHIP_BYTES: usize = allocated(96);
 
 /// See the module. The names' bytes are counted as they change: a look at all of them would cost a session in many groups
 /// more for each join than one in few (R15).

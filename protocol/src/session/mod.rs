@@ -30,7 +30,7 @@ pub use outbox::{
     AttachEpoch, Closing, Outbox, OutboxLimits, Progress, RequestBounds, SentItem, SharedOutbox,
 };
 pub use permissions::{PermissionError, Permissions};
-pub use recoveries::{RECOVERIES_IN_VAIN_MAX, RECOVERY_WAIT_MS_MAX, Recoveries};
+pub use recoveries::Recoveries;
 pub use requests::{Begun, Outcome, Request, Requests, Settled, Slot};
 pub use sequence_ids::SequenceIds;
 pub use session::{NextBatch, Phase, Session};

@@ -7,11 +7,10 @@ use std::collections::BTreeMap;
 
 use super::group_name_bytes;
 use crate::log::{Permission, RulesCheckpoint};
-use crate::wire::GroupName;
 use crate::wire::limits::{
-    ALLOCATION_BYTES, PATTERN_ASTERISKS_MAX, PATTERN_CHARS_MAX, PERMISSION_LITERALS_MAX,
-    PERMISSION_PATTERNS_MAX,
+    PATTERN_ASTERISKS_MAX, PATTERN_CHARS_MAX, PERMISSION_LITERALS_MAX, PERMISSION_PATTERNS_MAX,
 };
+use crate::wire::{GroupName, allocated};
 
 /// Why a rule could not be changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -39,7 +38,7 @@ struct Rules {
 }
 
 /// What a literal rule takes in memory beside its group's name, in bytes, about.
-const LITERAL_BYTES: usize = ALLOCATION_BYTES + 2 * size_of::<(GroupName, bool)>();
+const LITERAL_BYTES: usize = allocated(2 * size_of::<(GroupName, bool)>());
 
 impl Permissions {
     /// Reads roles. Unknown roles, and patterns that are invalid or too many, grant nothing; the roles are taken in

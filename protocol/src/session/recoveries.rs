@@ -6,11 +6,11 @@ use crate::log::Time;
 use crate::wire::SequenceId;
 
 /// Recoveries in a row that may come to nothing before the next one waits.
-pub const RECOVERIES_IN_VAIN_MAX: u32 = 4;
+const RECOVERIES_IN_VAIN_MAX: u32 = 4;
 /// How long the first of them waits, in milliseconds; each further one twice as long as the one before.
 const WAIT_MS_MIN: u64 = 500;
 /// How long one waits at most, in milliseconds.
-pub const RECOVERY_WAIT_MS_MAX: u64 = 5_000;
+const RECOVERY_WAIT_MS_MAX: u64 = 5_000;
 /// A socket that has lived so long, in milliseconds, was not closed because of what it was sent first.
 const SOCKET_MS: u64 = 1_000;
 

@@ -4,8 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::MemoryBudget;
 use crate::log::{MessageCheckpoint, MessageRef, Time};
-use crate::wire::limits::ALLOCATION_BYTES;
-use crate::wire::{Encoding, Message, Sender, SharedBody, encode_message};
+use crate::wire::{Encoding, Message, Sender, SharedBody, allocated, encode_message};
 
 /// A message, encoded lazily and once per encoding, with the time after which it need not be sent any more.
 #[derive(Debug)]
@@ -99,11 +98,6 @@ impl SharedMessage {
             + metadata.memory_bytes()
             + encoded.sum::<usize>()
     }
-}
-
-/// What an allocation for so many bytes takes.
-fn allocated(bytes: usize) -> usize {
-    ALLOCATION_BYTES + bytes
 }
 
 /// A raw body is the payload itself; the others are copies.

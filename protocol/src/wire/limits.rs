@@ -14,9 +14,6 @@ pub const TTL_SECONDS_MAX: u32 = 300;
 pub const METADATA_KEY_BYTES_MAX: usize = 256;
 /// One metadata value, in bytes.
 pub const METADATA_VALUE_BYTES_MAX: usize = 1024;
-/// What an allocation takes beside what was asked for, in bytes, about: the allocator's own head and what it rounds up to,
-/// and the counts of what is shared.
-pub const ALLOCATION_BYTES: usize = 32;
 /// The payload of one frame to a client, in bytes; a larger message takes several. Netty, which the Java client runs on,
 /// closes the connection at a larger one.
 pub const FRAME_PAYLOAD_BYTES_MAX: usize = 65_536;

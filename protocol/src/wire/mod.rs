@@ -12,6 +12,7 @@ mod error;
 mod frame;
 mod json;
 pub mod limits;
+mod memory;
 mod message;
 mod names;
 mod payload;
@@ -26,6 +27,7 @@ pub use codec::{
 };
 pub use error::{AckError, DecodeError, ErrorName};
 pub use frame::{Opcode, frame_header_bytes, write_frame_header};
+pub use memory::allocated;
 pub use message::{AckId, Downstream, Message, Received, ReconnectionToken, Sender, SequenceId, Upstream};
 pub use names::{ConnectionId, EventName, GroupName, HubName, NameError, UserId};
 pub use payload::{Metadata, MetadataBuilder, MetadataError, Payload, PayloadKind};

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::limits::{ALLOCATION_BYTES, METADATA_BYTES_MAX, METADATA_KEY_BYTES_MAX, METADATA_VALUE_BYTES_MAX};
+use super::allocated;
+use super::limits::{METADATA_BYTES_MAX, METADATA_KEY_BYTES_MAX, METADATA_VALUE_BYTES_MAX};
 
 /// How a payload is to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -128,7 +129,9 @@ impl Metadata {
     /// What all copies together take in memory, in bytes.
     pub fn memory_bytes(&self) -> usize {
         let block_bytes = |block: &Arc<Block>| {
-            size_of::<Block>() + block.text.len() + size_of_val::<[u16]>(&block.ends) + 3 * ALLOCATION_BYTES
+            allocated(size_of::<Block>())
+                + allocated(block.text.len())
+                + allocated(size_of_val::<[u16]>(&block.ends))
         };
         self.0.as_ref().map_or(0, block_bytes)
     }

@@ -3,7 +3,6 @@
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
-use std::ops::Deref;
 
 use bytes::{Buf, Bytes, BytesMut};
 use prost::encoding::{encode_varint, encoded_len_varint};
@@ -62,49 +61,19 @@ impl SharedBody {
     /// Appends the whole message: one frame, or several if it is larger than
     /// [`FRAME_PAYLOAD_BYTES_MAX`]. Only receivers on a reliable subprotocol have a sequence id.
     pub fn write_message(&self, sequence_id: Option<SequenceId>, out: &mut BytesMut) {
-        match (self.form, sequence_id) {
-            (Form::Json, Some(id)) => {
-                let mut digits = itoa::Buffer::new();
-                let digits = digits.format(id).as_bytes();
-                // The comma takes the place of the object's own brace.
-                let payload_bytes = JSON_SEQUENCE_ID.len() + digits.len() + self.bytes.len();
-                if self.begin_frame(payload_bytes, sequence_id, out) {
-                    out.extend_from_slice(JSON_SEQUENCE_ID);
-                    out.extend_from_slice(digits);
-                    out.extend_from_slice(b",");
-                    out.extend_from_slice(&self.bytes[1..]);
-                }
-            }
-            (Form::Protobuf, id) => {
-                let id_bytes = id.map_or(0, |id| 1 + encoded_len_varint(id));
-                let data_bytes = (self.bytes.len() + id_bytes) as u64;
-                let payload_bytes = 1 + encoded_len_varint(data_bytes) + data_bytes as usize;
-                if self.begin_frame(payload_bytes, sequence_id, out) {
-                    out.extend_from_slice(&[PROTOBUF_DATA_MESSAGE]);
-                    encode_varint(data_bytes, out);
-                    out.extend_from_slice(&self.bytes);
-                    out.extend_from_slice(&self.tail(sequence_id));
-                }
-            }
-            (Form::Json, None) | (Form::Raw(_), _) => {
-                if self.begin_frame(self.bytes.len(), sequence_id, out) {
-                    out.extend_from_slice(&self.bytes);
-                }
-            }
-        }
-    }
-
-    /// Makes room for the whole message and begins its one frame. One that takes several is appended whole: false.
-    fn begin_frame(&self, payload_bytes: usize, sequence_id: Option<SequenceId>, out: &mut BytesMut) -> bool {
+        let shared = self.shared(sequence_id);
+        let payload_bytes = self.front_bytes(sequence_id) + shared.len() + self.tail_bytes(sequence_id);
         if payload_bytes > FRAME_PAYLOAD_BYTES_MAX {
             let pieces = self.pieces(sequence_id);
             out.reserve(pieces.iter().map(Bytes::len).sum());
             pieces.iter().for_each(|piece| out.extend_from_slice(piece));
-            return false;
+            return;
         }
         out.reserve(frame_header_bytes(payload_bytes) + payload_bytes);
         write_frame_header(self.opcode(), payload_bytes, out);
-        true
+        self.write_front(sequence_id, out);
+        out.extend_from_slice(shared);
+        self.write_tail(sequence_id, out);
     }
 
     /// The last `rest` bytes of what [`SharedBody::write_message`] appends, without a copy of what the receivers share.
@@ -122,46 +91,68 @@ impl SharedBody {
         }
     }
 
-    /// What stands before the shared part.
-    fn front(&self, sequence_id: Option<SequenceId>) -> Short {
-        let mut front = Short::default();
-        match (self.form, sequence_id) {
-            (Form::Json, Some(id)) => {
-                front.extend(JSON_SEQUENCE_ID);
-                front.extend(itoa::Buffer::new().format(id).as_bytes());
-                // The comma takes the place of the object's own brace.
-                front.extend(b",");
-            }
-            (Form::Protobuf, id) => {
-                let id_bytes = id.map_or(0, |id| 1 + encoded_len_varint(id));
-                front.extend(&[PROTOBUF_DATA_MESSAGE]);
-                front.extend_varint((self.bytes.len() + id_bytes) as u64);
-            }
-            (Form::Json, None) | (Form::Raw(_), _) => {}
-        }
-        front
+    /// The shared part as it stands in a message: of a JSON object's own brace a comma takes the place.
+    fn shared(&self, sequence_id: Option<SequenceId>) -> &[u8] {
+        &self.bytes[self.left_out(sequence_id)..]
     }
 
-    /// What stands behind the shared part.
-    fn tail(&self, sequence_id: Option<SequenceId>) -> Short {
-        let mut tail = Short::default();
-        if let (Form::Protobuf, Some(id)) = (self.form, sequence_id) {
-            tail.extend(&[PROTOBUF_SEQUENCE_ID]);
-            tail.extend_varint(id);
-        }
-        tail
-    }
-
-    /// Bytes of the shared part that a message leaves out: a JSON object's own brace.
     fn left_out(&self, sequence_id: Option<SequenceId>) -> usize {
         usize::from(self.form == Form::Json && sequence_id.is_some())
     }
 
+    /// Bytes of what [`SharedBody::write_front`] appends.
+    fn front_bytes(&self, sequence_id: Option<SequenceId>) -> usize {
+        match (self.form, sequence_id) {
+            (Form::Json, Some(id)) => JSON_SEQUENCE_ID.len() + decimal_digits(id) + 1,
+            (Form::Protobuf, id) => 1 + encoded_len_varint(self.data_bytes(id)),
+            (Form::Json, None) | (Form::Raw(_), _) => 0,
+        }
+    }
+
+    /// What stands before the shared part.
+    fn write_front(&self, sequence_id: Option<SequenceId>, out: &mut BytesMut) {
+        match (self.form, sequence_id) {
+            (Form::Json, Some(id)) => {
+                out.extend_from_slice(JSON_SEQUENCE_ID);
+                out.extend_from_slice(itoa::Buffer::new().format(id).as_bytes());
+                out.extend_from_slice(b",");
+            }
+            (Form::Protobuf, id) => {
+                out.extend_from_slice(&[PROTOBUF_DATA_MESSAGE]);
+                encode_varint(self.data_bytes(id), out);
+            }
+            (Form::Json, None) | (Form::Raw(_), _) => {}
+        }
+    }
+
+    /// Bytes of what [`SharedBody::write_tail`] appends.
+    fn tail_bytes(&self, sequence_id: Option<SequenceId>) -> usize {
+        match (self.form, sequence_id) {
+            (Form::Protobuf, Some(id)) => 1 + encoded_len_varint(id),
+            _ => 0,
+        }
+    }
+
+    /// What stands behind the shared part.
+    fn write_tail(&self, sequence_id: Option<SequenceId>, out: &mut BytesMut) {
+        if let (Form::Protobuf, Some(id)) = (self.form, sequence_id) {
+            out.extend_from_slice(&[PROTOBUF_SEQUENCE_ID]);
+            encode_varint(id, out);
+        }
+    }
+
+    /// Bytes of the protobuf data message.
+    fn data_bytes(&self, sequence_id: Option<SequenceId>) -> u64 {
+        (self.bytes.len() + self.tail_bytes(sequence_id)) as u64
+    }
+
     /// The whole message, headers included, each piece of the shared part by reference.
     fn pieces(&self, sequence_id: Option<SequenceId>) -> VecDeque<Bytes> {
+        let (mut front, mut tail) = (BytesMut::new(), BytesMut::new());
+        self.write_front(sequence_id, &mut front);
+        self.write_tail(sequence_id, &mut tail);
         let shared = self.bytes.slice(self.left_out(sequence_id)..);
-        let [front, tail] = [self.front(sequence_id), self.tail(sequence_id)].map(|part| part.to_bytes());
-        let mut payload = MessageRest { pieces: [front, shared, tail].into() };
+        let mut payload = MessageRest { pieces: [front.freeze(), shared, tail.freeze()].into() };
         let mut pieces = VecDeque::new();
         let mut opcode = self.opcode();
         loop {
@@ -238,44 +229,8 @@ impl Buf for MessageRest {
     }
 }
 
-/// A few bytes before or behind the shared part.
-struct Short {
-    bytes: [u8; SHORT_BYTES_MAX],
-    len: usize,
-}
-
-/// The longest is a JSON message's front: the name of the property, 20 digits and a comma.
-const SHORT_BYTES_MAX: usize = JSON_SEQUENCE_ID.len() + 20 + 1;
-
-impl Default for Short {
-    fn default() -> Self {
-        Self { bytes: [0; SHORT_BYTES_MAX], len: 0 }
-    }
-}
-
-impl Short {
-    fn extend(&mut self, bytes: &[u8]) {
-        self.bytes[self.len..][..bytes.len()].copy_from_slice(bytes);
-        self.len += bytes.len();
-    }
-
-    fn extend_varint(&mut self, number: u64) {
-        let mut rest = &mut self.bytes[self.len..];
-        encode_varint(number, &mut rest);
-        self.len += encoded_len_varint(number);
-    }
-
-    fn to_bytes(&self) -> Bytes {
-        Bytes::copy_from_slice(self)
-    }
-}
-
-impl Deref for Short {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
+fn decimal_digits(number: u64) -> usize {
+    1 + number.checked_ilog10().unwrap_or(0) as usize
 }
 
 impl std::fmt::Debug for SharedBody {

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::process::Stdio;
 
+use tempfile::NamedTempFile;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
@@ -46,6 +47,13 @@ impl Served {
         let endpoint = greeting.split("Endpoint=http://").nth(1).unwrap();
         let address = endpoint.split(';').next().unwrap().parse().unwrap();
         Self { child, address, greeting }
+    }
+
+    /// The same with these settings, in a file that has to be kept.
+    pub async fn with_settings(settings: &str) -> (Self, NamedTempFile) {
+        let file = NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), settings).unwrap();
+        (Self::start(None, &["--config", file.path().to_str().unwrap()]).await, file)
     }
 
     /// A new reliable session, its `connected` read; `None` when it is refused.
