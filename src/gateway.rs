@@ -264,7 +264,7 @@ impl Gateway {
     ) -> Result<(), GatewayError> {
         let engine = self.engine.clone();
         let readiness = self.readiness;
-        let gate = Gate::new(&self.config);
+        let gate = Gate::new(&self.config, Arc::clone(engine.counters()));
         let health = Health {
             readiness: readiness.clone(),
             engine: self.engine.clone(),
@@ -275,7 +275,8 @@ impl Gateway {
         // First of all: it answers whatever the store takes its time for.
         let operator = listeners.admin.map(|listener| {
             let operations = probes.clone().merge(admin::metrics::router(self.engine.clone()));
-            edge::serve_operator(Arc::clone(&self.config), Arc::clone(&gate), listener, operations)
+            let counters = Arc::clone(self.engine.counters());
+            edge::serve_operator(Arc::clone(&self.config), Arc::clone(&gate), listener, operations, counters)
         });
         let _operator = operator.map(|serving| AbortOnDropHandle::new(tokio::spawn(serving)));
         let kept_hubs = engine.start_kept_hubs().await?;

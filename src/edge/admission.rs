@@ -185,7 +185,9 @@ impl Farewell {
 impl Drop for Farewell {
     fn drop(&mut self) {
         let Some((shared, hub, subject)) = self.0.take() else { return };
-        let Ok(permit) = Arc::clone(&shared.farewells).try_acquire_owned() else { return };
+        let Ok(permit) = Arc::clone(&shared.farewells).try_acquire_owned() else {
+            return shared.refusals.tell_no_farewell(&hub);
+        };
         if shared.is_stopping.is_cancelled() {
             return;
         }

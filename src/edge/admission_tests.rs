@@ -105,7 +105,8 @@ impl World {
         let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
         let port = listener.local_addr().unwrap().port();
         let (stop, stopped) = oneshot::channel::<()>();
-        let listeners = Listeners { http: Some(listener), https: None, gate: Gate::new(&edge.config) };
+        let listeners =
+            Listeners { http: Some(listener), https: None, gate: Gate::new(&edge.config, Arc::default()) };
         tokio::spawn(serve(edge, listeners, Operations::default(), stopped.map(drop)));
         Self { port, heard, stop: Some(stop) }
     }

@@ -16,7 +16,9 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::pool::Pool;
+use super::turned_away::Strangers;
 use crate::config::{AddressRange, Config};
+use crate::telemetry::Counters;
 
 /// In this part of the descriptors, in percent, only recoveries are let in.
 const RECOVERIES_PERCENT: u64 = 5;
@@ -52,6 +54,7 @@ pub struct Gate {
     addresses: Option<Addresses>,
     /// Where silent connections are to be found, should descriptors run short.
     pools: Mutex<Vec<Weak<Pool>>>,
+    strangers: Strangers,
 }
 
 /// How many connections each address has.
@@ -68,14 +71,14 @@ pub(super) struct Presence {
 }
 
 impl Gate {
-    /// With the limit that the process has now.
-    pub fn new(config: &Config) -> Arc<Self> {
+    /// With the limit that the process has now. Whoever is turned away is counted there.
+    pub fn new(config: &Config, counters: Arc<Counters>) -> Arc<Self> {
         let descriptors_max = rlimit::Resource::NOFILE.get_soft().ok();
         let descriptors_max = descriptors_max.filter(|max| *max != rlimit::INFINITY);
-        Arc::new(Self::with(config, descriptors_max))
+        Arc::new(Self::with(config, descriptors_max, counters))
     }
 
-    fn with(config: &Config, descriptors_max: Option<u64>) -> Self {
+    fn with(config: &Config, descriptors_max: Option<u64>, counters: Arc<Counters>) -> Self {
         let addresses = config.connections_per_address_max.map(|connections_max| Addresses {
             connections_max,
             trusted: config.trusted_proxies.clone(),
@@ -88,7 +91,13 @@ impl Gate {
             counted_at: Mutex::default(),
             addresses,
             pools: Mutex::default(),
+            strangers: Strangers::new(counters),
         }
+    }
+
+    /// Where it is told that somebody is turned away.
+    pub(super) fn strangers(&self) -> &Strangers {
+        &self.strangers
     }
 
     /// Makes a listener's pool known.
@@ -249,7 +258,7 @@ mod tests {
     fn gate(change: impl FnOnce(&mut Config), descriptors_max: Option<u64>) -> Arc<Gate> {
         let mut config = Config::default();
         change(&mut config);
-        Arc::new(Gate::with(&config, descriptors_max))
+        Arc::new(Gate::with(&config, descriptors_max, Arc::default()))
     }
 
     fn ip(text: &str) -> IpAddr {

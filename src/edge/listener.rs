@@ -44,7 +44,7 @@ const LISTEN_BACKLOG: i32 = 4096;
 const HTTP_HEAD_BYTES_MAX: usize = 64 * 1024;
 /// How long accepting waits when the process or the machine has run out of something.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
-/// When whoever was turned away for want of room may try again, in seconds.
+/// When whoever is answered 503 may try again, in seconds, where nobody has said something else.
 const RETRY_SECONDS: HeaderValue = HeaderValue::from_static("5");
 
 /// Who has connected, as requests know it.
@@ -157,7 +157,7 @@ impl Connections {
     ) -> Option<Visit> {
         let is_bounded = purpose == Purpose::Anybody;
         let Some(presence) = self.gate.enter(peer.ip(), is_bounded) else {
-            TurnedAway::AddressFull.tell(peer);
+            self.gate.strangers().tell(TurnedAway::AddressFull, peer);
             return None;
         };
         let room = loop {
@@ -217,12 +217,15 @@ impl Visit {
         // Nobody waits for an answer who has not asked yet.
         match self.connections.is_stopping.run_until_cancelled(handshake).await {
             None => {}
-            Some(None) => TurnedAway::SilentForLongest.tell(self.peer),
+            Some(None) => self.tell_given_up(),
             Some(Some(Ok(stream))) => self.serve_http(stream, Scheme::Https).await,
             Some(Some(Err(error))) if error.kind() == io::ErrorKind::TimedOut => {
-                TurnedAway::HeadTooSlow.tell(self.peer);
+                self.tell(TurnedAway::HeadTooSlow);
             }
-            Some(Some(Err(error))) => tracing::debug!(%error, "TLS handshake failed"),
+            Some(Some(Err(error))) => {
+                tracing::debug!(%error, "TLS handshake failed");
+                self.tell(TurnedAway::TlsFailed);
+            }
         }
     }
 
@@ -239,7 +242,7 @@ impl Visit {
         let mut connection = std::pin::pin!(connection);
         let served = tokio::select! {
             served = connection.as_mut() => served,
-            () = self.guest.dismissed() => return TurnedAway::SilentForLongest.tell(self.peer),
+            () = self.guest.dismissed() => return self.tell_given_up(),
             () = self.connections.is_stopping.cancelled() => {
                 if self.guest.turn().stage() == Stage::Arriving {
                     // Nobody waits for an answer: the first request has not even arrived.
@@ -250,10 +253,23 @@ impl Visit {
             }
         };
         match (self.guest.given_up(), served) {
-            (Some(reason), _) => reason.tell(self.peer),
-            (None, Err(error)) => tracing::debug!(%error, "connection failed"),
+            (Some(reason), _) => self.tell(reason),
+            (None, Err(error)) => {
+                tracing::debug!(%error, "connection failed");
+                if error.is_parse() {
+                    self.tell(TurnedAway::NoHttp);
+                }
+            }
             (None, Ok(())) => {}
         }
+    }
+
+    fn tell(&self, reason: TurnedAway) {
+        self.connections.gate.strangers().tell(reason, self.peer);
+    }
+
+    fn tell_given_up(&self) {
+        self.tell(self.guest.given_up().unwrap_or(TurnedAway::SilentForLongest));
     }
 
     /// Answers a request, and takes note of where its connection is meanwhile.
@@ -264,13 +280,16 @@ impl Visit {
     ) -> Result<Response<Answer>, Infallible> {
         let mut response = match self.admit(&request) {
             Err(reason) => {
-                reason.tell(self.peer);
+                self.tell(reason);
                 refusal(reason)
             }
             Ok(()) => self.routed(request, scheme).await,
         };
         if response.status() != StatusCode::SWITCHING_PROTOCOLS && !self.guest.answered() {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        if response.status() == StatusCode::SERVICE_UNAVAILABLE {
+            response.headers_mut().entry(RETRY_AFTER).or_insert(RETRY_SECONDS);
         }
         Ok(response.map(|body| Answer { body, guest: Arc::clone(&self.guest) }))
     }
@@ -300,7 +319,7 @@ impl Visit {
                 request.extensions_mut().insert(Arc::new(upgrading));
             }
         } else if !self.guest.asks() {
-            TurnedAway::HttpFull.tell(self.peer);
+            self.tell(TurnedAway::HttpFull);
             return refusal(TurnedAway::HttpFull);
         }
         match self.connections.router.clone().oneshot(request).await {
@@ -332,9 +351,6 @@ fn refusal(reason: TurnedAway) -> Response {
     };
     let mut response = (status, reason.to_string()).into_response();
     response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    if status == StatusCode::SERVICE_UNAVAILABLE {
-        response.headers_mut().insert(RETRY_AFTER, RETRY_SECONDS);
-    }
     response
 }
 

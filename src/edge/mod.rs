@@ -69,6 +69,7 @@ pub use tls::{CertificateError, SELF_SIGNED_CERTIFICATE_FILE, Tls, TlsError};
 use crate::auth::{AccessKeys, ReconnectionTokens};
 use crate::config::Config;
 use crate::engine::Engine;
+use crate::telemetry::{Counters, RequestShed};
 use listener::{Connections, Front, Purpose};
 use pool::Pool;
 use refusals::Refusals;
@@ -174,12 +175,24 @@ pub async fn serve(
 
 /// Serves what an operator's machinery asks, on a listener of its own, until it is dropped: whatever strangers do to the
 /// others, this one answers.
-pub async fn serve_operator(config: Arc<Config>, gate: Arc<Gate>, listener: TcpListener, operations: Router) {
+pub async fn serve_operator(
+    config: Arc<Config>,
+    gate: Arc<Gate>,
+    listener: TcpListener,
+    operations: Router,
+    counters: Arc<Counters>,
+) {
     let is_stopping = CancellationToken::new();
     let _stop = is_stopping.clone().drop_guard();
     let timeout = Duration::from_secs(config.request_timeout_seconds);
     let connections = Connections {
-        router: routes::limited(operations, OPERATOR_CONNECTIONS_MAX, timeout),
+        router: routes::limited(
+            operations,
+            OPERATOR_CONNECTIONS_MAX,
+            timeout,
+            RequestShed::Operator,
+            counters,
+        ),
         gate,
         pool: Pool::new(OPERATOR_CONNECTIONS_MAX, OPERATOR_CONNECTIONS_MAX),
         tasks: TaskTracker::new(),
@@ -225,7 +238,8 @@ mod tests {
             start.await.unwrap();
             stopped_at = Instant::now();
         };
-        let listeners = Listeners { http: Some(listener), https: None, gate: Gate::new(&edge.config) };
+        let listeners =
+            Listeners { http: Some(listener), https: None, gate: Gate::new(&edge.config, Arc::default()) };
         let api = Router::new().route("/endless", endless);
         serve(edge, listeners, Operations { api, ..Operations::default() }, shutdown).await;
         let waited = stopped_at.elapsed();

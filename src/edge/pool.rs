@@ -164,13 +164,14 @@ impl State {
     }
 
     /// Sends the connection of a class away that has been silent for longest; false if none is silent.
-    fn dismiss_oldest(&mut self, class: Class) -> bool {
+    fn dismiss_oldest(&mut self, class: Class, reason: TurnedAway) -> bool {
         let Some((_, key)) = self.places(class).silent.first_key_value().map(|(since, key)| (*since, *key))
         else {
             return false;
         };
         if let Some(entry) = self.guests.remove(key) {
             self.leave(entry.stage, entry.since);
+            entry.signals.given_up.get_or_init(|| reason);
             entry.signals.dismissed.notify_one();
         }
         true
@@ -224,11 +225,11 @@ impl Pool {
             Class::Arriving => self.arriving_max,
             Class::Kept => self.kept_max,
         };
-        state.places(class).taken < max || self.dismiss_oldest_of(state, class)
+        state.places(class).taken < max || self.dismiss_oldest_of(state, class, TurnedAway::SilentForLongest)
     }
 
-    fn dismiss_oldest_of(&self, state: &mut State, class: Class) -> bool {
-        let is_dismissed = state.dismiss_oldest(class);
+    fn dismiss_oldest_of(&self, state: &mut State, class: Class, reason: TurnedAway) -> bool {
+        let is_dismissed = state.dismiss_oldest(class, reason);
         if is_dismissed {
             self.leaving.fetch_add(1, Ordering::Relaxed);
         }
@@ -246,15 +247,16 @@ impl Pool {
         state.arriving.silent.len() + state.kept.silent.len()
     }
 
-    /// Sends the connection away that has been silent for longest, those first that have never asked for anything; false
-    /// if none is silent.
+    /// Since descriptors are short, sends the connection away that has been silent for longest, those first that have never
+    /// asked for anything; false if none is silent.
     pub(super) fn dismiss_oldest(&self) -> bool {
+        let reason = TurnedAway::SilentWhileShort;
         let mut state = self.state.lock();
-        let is_dismissed = self.dismiss_oldest_of(&mut state, Class::Arriving);
+        let is_dismissed = self.dismiss_oldest_of(&mut state, Class::Arriving, reason);
         if is_dismissed {
             self.freed.notify_one();
         }
-        is_dismissed || self.dismiss_oldest_of(&mut state, Class::Kept)
+        is_dismissed || self.dismiss_oldest_of(&mut state, Class::Kept, reason)
     }
 }
 
@@ -323,7 +325,7 @@ impl Guest {
         self.signals.given_up.get_or_init(|| reason);
     }
 
-    /// With what its client took too long, if it did.
+    /// Why it has been sent away, or with what its client took too long, if so.
     pub(super) fn given_up(&self) -> Option<TurnedAway> {
         self.signals.given_up.get().copied()
     }

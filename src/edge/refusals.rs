@@ -7,13 +7,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::extract::Request;
-use oncewire_protocol::wire::HubName;
+use oncewire_protocol::wire::{ConnectionId, HubName};
 
 use super::handshake::Refusal;
 use super::listener::Peer;
 use super::query::Query;
 use crate::auth::TokenRefusals;
-use crate::telemetry::{Counters, Episode, Episodes, RecoveryRefusal, UpgradeRefusal};
+use crate::telemetry::{
+    Counters, Episode, Episodes, EventFailure, RecoveryDelay, RecoveryRefusal, UpgradeRefusal,
+};
 
 /// So much of what a client takes for a hub stands in the log.
 const HUB_CHARS_MAX: usize = 128;
@@ -42,6 +44,10 @@ pub(super) struct Refusals {
     tokens: TokenRefusals,
     connections_max: Episode,
     hubs_max: Episode,
+    no_room: Episode,
+    /// Of recoveries that come to nothing.
+    in_vain: Episodes<HubName>,
+    farewells: Episode,
     /// Of `connect` handlers that choose one which the client did not offer.
     subprotocols: Episodes<HubName>,
 }
@@ -53,6 +59,9 @@ impl Refusals {
             tokens: TokenRefusals::new("clients", Arc::clone(counters)),
             connections_max: Episode::new("clients are refused: connections_max", ""),
             hubs_max: Episode::new("clients are refused: hubs_max", ""),
+            no_room: Episode::new("clients are refused: no room for another session", ""),
+            in_vain: Episodes::new("clients recover their sessions in vain, and have to wait"),
+            farewells: Episode::new("handlers are not told of sessions that never began", ""),
             subprotocols: Episodes::new(
                 "a connect handler chose a subprotocol that the client did not offer",
             ),
@@ -71,6 +80,11 @@ impl Refusals {
             Refusal::Full if self.connections_max.is_news(now) => {
                 tracing::warn!("clients are refused: there are as many sockets as connections_max allows");
             }
+            Refusal::NoRoom if self.no_room.is_news(now) => tracing::warn!(
+                hub,
+                "clients are refused: there are as many sessions as sessions_max or sessions_per_user_max allows, or they \
+                 fill message_memory_bytes_max"
+            ),
             Refusal::TooManyHubs if self.hubs_max.is_news(now) => {
                 tracing::warn!(hub, "clients are refused: there are as many hubs as hubs_max allows");
             }
@@ -78,10 +92,39 @@ impl Refusals {
         }
     }
 
+    /// Tells that the hub's `connect` handler is not told of a session that it accepted and that never began: too many are
+    /// being told.
+    pub(super) fn tell_no_farewell(&self, hub: &HubName) {
+        self.counters.events_failed.count(EventFailure::Busy);
+        if self.farewells.is_news(Instant::now()) {
+            tracing::warn!(%hub, "a handler is not told of a session that it accepted and that could not be opened: too many are");
+        }
+    }
+
     /// Tells that the hub's `connect` handler chose a subprotocol that the client did not offer.
     pub(super) fn tell_subprotocol(&self, hub: &HubName) {
         if self.subprotocols.is_news(hub, Instant::now()) {
             tracing::warn!(%hub, "the connect handler chose a subprotocol that the client did not offer");
+        }
+    }
+
+    /// Tells of a recovery that has to wait so long, since those before it came to nothing. The first message that its client
+    /// has not acknowledged has so many bytes, of payload and metadata.
+    pub(super) fn tell_delay(
+        &self,
+        hub: &HubName,
+        id: &ConnectionId,
+        wait_ms: u64,
+        first_message_bytes: usize,
+    ) {
+        self.counters.recoveries_delayed.count(RecoveryDelay::InVain);
+        tracing::debug!(%hub, connection_id = %id, wait_ms, first_message_bytes, "recovery delayed");
+        if self.in_vain.is_news(hub, Instant::now()) {
+            tracing::warn!(
+                %hub, connection_id = %id, first_message_bytes,
+                "a client recovers its session again and again, and acknowledges nothing of what it is sent: it has to \
+                 wait before it is let in"
+            );
         }
     }
 

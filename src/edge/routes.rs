@@ -1,25 +1,25 @@
 //! Paths, and the limits of the HTTP side.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::error_handling::HandleErrorLayer;
 use axum::extract::Request;
 use axum::http::{HeaderValue, Method, StatusCode, Uri, request};
-use axum::middleware::map_response;
+use axum::middleware::{Next, from_fn, map_response};
+use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use axum::{BoxError, Router};
 use tower::ServiceBuilder;
 use tower::limit::GlobalConcurrencyLimitLayer;
 use tower::load_shed::LoadShedLayer;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
-use tower_http::timeout::TimeoutLayer;
 use url::Url;
 
 use super::{Shared, absent, upgrade};
 use crate::config::Config;
-use crate::telemetry::Episode;
+use crate::telemetry::{Counters, Episode, Reason as _, RequestShed};
 
 /// Requests of the API that are worked on at once; further ones are answered 503.
 const API_REQUESTS_MAX: usize = 1024;
@@ -56,11 +56,11 @@ pub(super) fn router(shared: &Arc<Shared>, operations: Operations) -> Router {
         .with_state(Arc::clone(shared));
     let Operations { probes, api, demo } = operations;
     let timeout = Duration::from_secs(config.request_timeout_seconds);
-    let operations = probes.merge(limited(api, API_REQUESTS_MAX, timeout)).merge(limited(
-        demo,
-        DEMO_REQUESTS_MAX,
-        DEMO_TIMEOUT.min(timeout),
-    ));
+    let counters = || Arc::clone(shared.edge.engine.counters());
+    let api = limited(api, API_REQUESTS_MAX, timeout, RequestShed::Api, counters());
+    let demo_timeout = DEMO_TIMEOUT.min(timeout);
+    let demo = limited(demo, DEMO_REQUESTS_MAX, demo_timeout, RequestShed::Demo, counters());
+    let operations = probes.merge(api).merge(demo);
     let operations = match cross_origin(config) {
         Some(cross_origin) => operations.layer(cross_origin),
         None => operations,
@@ -69,13 +69,38 @@ pub(super) fn router(shared: &Arc<Shared>, operations: Operations) -> Router {
     routes.fallback(absent::nothing_there).layer(map_response(absent::with_text))
 }
 
-/// Bounds in time and number. Bodies are bounded by whoever reads them, who can say so in the API's own words.
-pub(super) fn limited(operations: Router, requests_max: usize, timeout: Duration) -> Router {
+/// Bounds in time and number; one too many is counted as this. Bodies are bounded by whoever reads them, who can say so in
+/// the API's own words.
+pub(super) fn limited(
+    operations: Router,
+    requests_max: usize,
+    timeout: Duration,
+    too_many: RequestShed,
+    counters: Arc<Counters>,
+) -> Router {
+    let shedding = Arc::new(Shedding {
+        counters,
+        too_many,
+        full: Episode::new("HTTP requests are refused: too many at once", too_many.text()),
+        slow: Episode::new("HTTP requests are given up: they took too long", too_many.text()),
+    });
+    let slow = Arc::clone(&shedding);
+    let within = move |request: Request, next: Next| {
+        let slow = Arc::clone(&slow);
+        async move {
+            let answer = tokio::time::timeout(timeout, next.run(request)).await;
+            answer.unwrap_or_else(|_| slow.timed_out())
+        }
+    };
+    let full = move |_: BoxError| {
+        let shedding = Arc::clone(&shedding);
+        async move { shedding.full() }
+    };
     let layers = ServiceBuilder::new()
-        .layer(HandleErrorLayer::new(shed))
+        .layer(HandleErrorLayer::new(full))
         .layer(LoadShedLayer::new())
         .layer(GlobalConcurrencyLimitLayer::new(requests_max))
-        .layer(TimeoutLayer::with_status_code(StatusCode::SERVICE_UNAVAILABLE, timeout));
+        .layer(from_fn(within));
     operations.layer(layers)
 }
 
@@ -98,13 +123,37 @@ fn cross_origin(config: &Config) -> Option<CorsLayer> {
     Some(cors)
 }
 
-async fn shed(_: BoxError) -> StatusCode {
-    static SHED: LazyLock<Episode> =
-        LazyLock::new(|| Episode::new("HTTP requests are refused: too many at once", ""));
-    if SHED.is_news(Instant::now()) {
-        tracing::warn!("HTTP requests are refused: as many as there may be are worked on");
+/// What is told of requests that are not finished.
+struct Shedding {
+    counters: Arc<Counters>,
+    too_many: RequestShed,
+    full: Episode,
+    slow: Episode,
+}
+
+impl Shedding {
+    fn full(&self) -> Response {
+        self.counters.http_requests_shed.count(self.too_many);
+        let reason = self.too_many.text();
+        tracing::debug!(reason, status = 503, "HTTP request refused");
+        if self.full.is_news(Instant::now()) {
+            tracing::warn!(reason, "HTTP requests are refused: as many as there may be are worked on");
+        }
+        StatusCode::SERVICE_UNAVAILABLE.into_response()
     }
-    StatusCode::SERVICE_UNAVAILABLE
+
+    fn timed_out(&self) -> Response {
+        self.counters.http_requests_shed.count(RequestShed::TimedOut);
+        let of = self.too_many.text();
+        tracing::debug!(of, status = 503, "HTTP request given up");
+        if self.slow.is_news(Instant::now()) {
+            tracing::warn!(
+                of,
+                "HTTP requests are given up: their bodies or the work on them took longer than they may"
+            );
+        }
+        StatusCode::SERVICE_UNAVAILABLE.into_response()
+    }
 }
 
 fn with_prefixes(routes: Router, public_urls: &[Url]) -> Router {
@@ -155,9 +204,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn operations_have_a_time_limit() {
+        let counters = Arc::<Counters>::default();
         let operations = Router::new().route("/slow", get(async || std::future::pending::<()>().await));
-        let router = limited(operations, API_REQUESTS_MAX, Duration::from_secs(30));
+        let router = limited(
+            operations,
+            API_REQUESTS_MAX,
+            Duration::from_secs(30),
+            RequestShed::Api,
+            Arc::clone(&counters),
+        );
         assert_eq!(status(&router, "/slow").await, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(counters.http_requests_shed.all().any(|count| count == ("timed_out", 1)));
     }
 
     #[tokio::test(start_paused = true)]
@@ -167,8 +224,10 @@ mod tests {
             started.send(()).unwrap();
             std::future::pending::<()>().await;
         };
+        let counters = Arc::<Counters>::default();
         let router = Router::new().route("/slow", get(slow));
-        let router = limited(router, DEMO_REQUESTS_MAX, DEMO_TIMEOUT);
+        let router =
+            limited(router, DEMO_REQUESTS_MAX, DEMO_TIMEOUT, RequestShed::Demo, Arc::clone(&counters));
         let running: Vec<_> = (0..DEMO_REQUESTS_MAX)
             .map(|_| {
                 let router = router.clone();
@@ -180,5 +239,6 @@ mod tests {
         }
         assert_eq!(status(&router, "/slow").await, StatusCode::SERVICE_UNAVAILABLE);
         assert!(running.iter().all(|request| !request.is_finished()), "shed at once, not timed out");
+        assert!(counters.http_requests_shed.all().any(|count| count == ("demo_requests_max", 1)));
     }
 }

@@ -175,14 +175,8 @@ async fn recover_session(
             let attached = Attached { hub, connection_id, selected, publishes_to: None, socket, place };
             Ok(Recovered::Attached(Box::new(attached)))
         }
-        Err(OpenError::TooEarly { ms, is_first, first_message_bytes }) => {
-            if is_first {
-                tracing::warn!(
-                    %hub, %connection_id, first_message_bytes,
-                    "a client recovers its session again and again, and acknowledges nothing of what it is sent: it has \
-                     to wait before it is let in"
-                );
-            }
+        Err(OpenError::TooEarly { ms, first_message_bytes, .. }) => {
+            shared.refusals.tell_delay(&hub, &connection_id, ms, first_message_bytes);
             Ok(Recovered::TooEarly(Duration::from_millis(ms)))
         }
         // No bound refuses a recovery.

@@ -149,6 +149,58 @@ reasons! {
 }
 
 reasons! {
+    /// Why a recovery had to wait.
+    RecoveryDelay {
+        /// Those before it came to nothing: the client closed its socket soon, again and again, and acknowledged nothing.
+        InVain = "in_vain",
+    }
+}
+
+reasons! {
+    /// Why a connection was closed, or its request refused, before anybody had looked at who it is.
+    StrangerRefusal {
+        /// It was silent for longest when another connection came, and there were as many as there may be.
+        SilentForLongest = "silent_for_longest",
+        /// It was silent for longest when descriptors were short.
+        SilentWhileShort = "silent_while_descriptors_short",
+        /// Its address has as many connections as it may have.
+        AddressFull = "connections_per_address_max",
+        /// Descriptors are short, and it recovers no session.
+        DescriptorsShort = "descriptors_short",
+        /// There are as many HTTP connections as there may be.
+        HttpFull = "http_connections_max",
+        /// It did not send a whole request head in time, or did not finish its TLS handshake.
+        HeadTooSlow = "head_too_slow",
+        /// It was kept for another request, and none came.
+        Idle = "idle",
+        /// It did not take its answer.
+        AnswerUnread = "answer_unread",
+        /// Its request has no `Host`, or several.
+        BadHost = "bad_host",
+        /// It is a page of another site, where everybody knows the access key.
+        ForeignPage = "foreign_page",
+        /// Its TLS handshake failed.
+        TlsFailed = "tls_failed",
+        /// What it sent is no HTTP, or too long a head.
+        NoHttp = "no_http",
+    }
+}
+
+reasons! {
+    /// Why a request was answered 503 without having been finished.
+    RequestShed {
+        /// As many requests of the API as there may be were worked on.
+        Api = "api_requests_max",
+        /// The same of the demo.
+        Demo = "demo_requests_max",
+        /// The same of the operator's listener.
+        Operator = "operator_requests_max",
+        /// It took too long, its body included.
+        TimedOut = "timed_out",
+    }
+}
+
+reasons! {
     /// Why an access token was refused, of a client or of the application.
     TokenRefusal {
         /// There is none.
@@ -275,6 +327,12 @@ counters! {
     upgrades_refused: UpgradeRefusal = "Upgrades that were refused",
     /// Recoveries that were refused for good.
     recoveries_refused: RecoveryRefusal = "Recoveries that were refused for good",
+    /// Recoveries that had to wait.
+    recoveries_delayed: RecoveryDelay = "Recoveries that had to wait before they were let in",
+    /// Strangers that were turned away.
+    strangers_turned_away: StrangerRefusal = "Connections that were closed, or whose request was refused, before anybody looked at who it is",
+    /// HTTP requests that were shed.
+    http_requests_shed: RequestShed = "HTTP requests that were answered 503 without having been finished",
     /// Access tokens that were refused.
     tokens_refused: TokenRefusal = "Access tokens that were refused, of clients and of the application",
     /// Requests of the REST API that were refused.

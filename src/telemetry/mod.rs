@@ -21,8 +21,8 @@ use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 use tracing_subscriber::{Layer, Registry, fmt};
 
 pub use counters::{
-    AppendFailure, Counted, Counters, EventFailure, Family, Reason, RecoveryRefusal, RestRefusal, SessionEnd,
-    SocketEnd, TokenRefusal, UpgradeRefusal,
+    AppendFailure, Counted, Counters, EventFailure, Family, Reason, RecoveryDelay, RecoveryRefusal,
+    RequestShed, RestRefusal, SessionEnd, SocketEnd, StrangerRefusal, TokenRefusal, UpgradeRefusal,
 };
 pub use episode::{Episode, Episodes};
 pub use lossy::LOG_BYTES_MAX;

@@ -72,4 +72,6 @@ mod strangers;
 mod takeover;
 mod telling;
 mod tls;
+#[cfg(target_os = "linux")]
+mod turned_away;
 mod wire_limits;

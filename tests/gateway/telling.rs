@@ -12,36 +12,42 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::support::*;
 
 /// A process with a configuration of its own, whose log is JSON at DEBUG.
-struct Told {
-    served: Served,
+pub struct Told {
+    pub served: Served,
     directory: TempDir,
 }
 
 /// The lines of a log.
-struct Lines(Vec<Value>);
+pub struct Lines(Vec<Value>);
 
 impl Told {
-    async fn start(config: &str) -> Self {
+    pub async fn start(config: &str) -> Self {
+        Self::start_with(None, config).await
+    }
+
+    /// At most with so many descriptors.
+    pub async fn start_with(descriptors_max: Option<u32>, config: &str) -> Self {
         let directory = TempDir::new().unwrap();
         let file = directory.path().join("oncewire.toml");
         std::fs::write(&file, format!("metrics = true\n{config}")).unwrap();
         let file = file.to_str().unwrap();
-        let served = Served::start(None, &["--config", file, "--log", "debug", "--log-format", "json"]).await;
+        let arguments = ["--config", file, "--log", "debug", "--log-format", "json"];
+        let served = Served::start(descriptors_max, &arguments).await;
         Self { served, directory }
     }
 
-    fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         self.served.address
     }
 
-    async fn session(&self, subprotocol: &str, token: &Token) -> Socket {
+    pub async fn session(&self, subprotocol: &str, token: &Token) -> Socket {
         let mut socket = Connector::new(self.address()).token(token).offer(subprotocol).open().await.unwrap();
         socket.read_connected().await;
         socket
     }
 
     /// Waits until the metrics have this line.
-    async fn metric(&self, line: &str) {
+    pub async fn metric(&self, line: &str) {
         soon(async {
             loop {
                 let answer = Ask::new(self.address(), "GET", "/metrics").send().await;
@@ -55,7 +61,7 @@ impl Told {
         .await;
     }
 
-    async fn stop(self) -> Lines {
+    pub async fn stop(self) -> Lines {
         let (_, stderr) = self.served.stop().await;
         assert!(!stderr.contains(ACCESS_KEY) && !stderr.contains("eyJ"), "{stderr}");
         Lines(stderr.lines().map(|line| serde_json::from_str(line).unwrap()).collect())
@@ -64,7 +70,7 @@ impl Told {
 
 impl Lines {
     /// The fields of all lines of this level whose message begins so.
-    fn all(&self, level: &str, begin: &str) -> Vec<&Value> {
+    pub fn all(&self, level: &str, begin: &str) -> Vec<&Value> {
         let is_it = |line: &&Value| {
             line["level"] == level
                 && line["fields"]["message"].as_str().is_some_and(|said| said.starts_with(begin))
@@ -72,7 +78,7 @@ impl Lines {
         self.0.iter().filter(is_it).map(|line| &line["fields"]).collect()
     }
 
-    fn one(&self, level: &str, begin: &str) -> &Value {
+    pub fn one(&self, level: &str, begin: &str) -> &Value {
         let all = self.all(level, begin);
         assert_eq!(all.len(), 1, "{level} {begin}: {:#?}", self.0);
         all[0]

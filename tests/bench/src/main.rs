@@ -43,6 +43,7 @@ struct Cli {
 enum Command {
     Fanout(command::fanout::FanoutArgs),
     Publish(command::publish::PublishArgs),
+    #[command(alias = "accepts")]
     Accept(command::accept::AcceptArgs),
     IdleMemory(command::idle_memory::IdleMemoryArgs),
     Beside(command::beside::BesideArgs),
