@@ -200,6 +200,11 @@ impl Round {
     fn ratio(&self) -> f64 {
         self.subject.operations_per_cpu_second() / self.floor.operations_per_cpu_second()
     }
+
+    /// The same by the clock on the wall.
+    fn ratio_per_second(&self) -> f64 {
+        self.subject.operations_per_second() / self.floor.operations_per_second()
+    }
 }
 
 #[derive(Serialize)]
@@ -218,6 +223,8 @@ struct Cell {
     value: u32,
     /// Median and spread of the rounds' ratios, not the ratio of the medians.
     ratio: Summary,
+    /// The same of rates by the clock on the wall.
+    ratio_per_second: Summary,
     floor: Side,
     subject: Side,
     rounds: Vec<Round>,
@@ -227,6 +234,8 @@ struct Cell {
 struct Side {
     cpu_ns_per_operation: Summary,
     operations_per_cpu_second: Summary,
+    /// By the clock on the wall: of a server that its core keeps from more, what one core does.
+    operations_per_second: Summary,
     /// Share of its core that the server used. Below 1 it waited, for the generator or for others on its core.
     core_share: Summary,
 }
@@ -237,6 +246,7 @@ impl Cell {
             setting,
             value,
             ratio: Summary::of(rounds.iter().map(Round::ratio))?,
+            ratio_per_second: Summary::of(rounds.iter().map(Round::ratio_per_second))?,
             floor: Side::of(|| rounds.iter().map(|round| round.floor))?,
             subject: Side::of(|| rounds.iter().map(|round| round.subject))?,
             rounds,
@@ -251,6 +261,7 @@ impl Side {
             operations_per_cpu_second: Summary::of(
                 measurements().map(|one| one.operations_per_cpu_second()),
             )?,
+            operations_per_second: Summary::of(measurements().map(|one| one.operations_per_second()))?,
             core_share: Summary::of(measurements().map(|one| one.cpu_ns as f64 / one.wall_ns as f64))?,
         })
     }
@@ -269,6 +280,9 @@ impl Report<'_> {
             report::write_row(out, &name, "floor", &cell.floor.cpu_ns_per_operation, 0)?;
             report::write_row(out, "", subject, &cell.subject.cpu_ns_per_operation, 0)?;
             report::write_row(out, "", "ratio", &cell.ratio, 3)?;
+            report::write_row(out, "a second", "floor", &cell.floor.operations_per_second, 0)?;
+            report::write_row(out, "", subject, &cell.subject.operations_per_second, 0)?;
+            report::write_row(out, "", "ratio", &cell.ratio_per_second, 3)?;
         }
         Ok(())
     }

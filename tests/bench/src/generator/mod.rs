@@ -53,6 +53,11 @@ impl Measurement {
     pub fn operations_per_cpu_second(&self) -> f64 {
         self.operations as f64 * 1e9 / self.cpu_ns as f64
     }
+
+    /// Operations that the server did in one second that passed.
+    pub fn operations_per_second(&self) -> f64 {
+        self.operations as f64 * 1e9 / self.wall_ns as f64
+    }
 }
 
 /// Runs through a [`Window`]: told of the work done so far, it takes both readings.

@@ -44,4 +44,5 @@ fn a_measurement_is_per_operation_and_per_cpu_second() {
     let measurement = Measurement { operations: 4_000, cpu_ns: 2_000_000, wall_ns: 9_000_000 };
     assert_eq!(measurement.cpu_ns_per_operation(), 500.0);
     assert_eq!(measurement.operations_per_cpu_second(), 2_000_000.0);
+    assert_eq!(Measurement { wall_ns: 8_000_000, ..measurement }.operations_per_second(), 500_000.0);
 }
