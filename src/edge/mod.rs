@@ -73,6 +73,7 @@ use crate::telemetry::{Counters, RequestShed};
 use listener::{Connections, Front, Purpose};
 use pool::Pool;
 use refusals::Refusals;
+use socket::HalfMessages;
 use sockets::Sockets;
 
 /// How long clients may take to go away when the gateway shuts down. Sessions whose sockets are left then are detached
@@ -112,6 +113,7 @@ struct Shared {
     /// How many more handlers may be told at once that a session is over which never began.
     farewells: Arc<Semaphore>,
     sockets: Arc<Sockets>,
+    half_messages: Arc<HalfMessages>,
     refusals: Refusals,
     tasks: TaskTracker,
     is_stopping: CancellationToken,
@@ -121,6 +123,7 @@ impl Shared {
     fn new(edge: Edge) -> Arc<Self> {
         Arc::new(Self {
             sockets: Sockets::new(edge.config.connections_max),
+            half_messages: HalfMessages::new(Arc::clone(edge.engine.memory_budget())),
             farewells: Arc::new(Semaphore::new(admission::FAREWELLS_MAX)),
             refusals: Refusals::new(edge.engine.counters()),
             tasks: TaskTracker::new(),

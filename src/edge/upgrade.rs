@@ -219,7 +219,8 @@ async fn hand_over(
                 presence,
             };
             let counters = Arc::clone(shared.edge.engine.counters());
-            let name = Box::new(socket::Name { hub, connection_id, peer, counters });
+            let half_messages = Arc::clone(&shared.half_messages);
+            let name = Box::new(socket::Name { hub, connection_id, peer, counters, half_messages });
             socket::start(&shared.tasks, stream, &read_ahead, socket, place, name, settings);
         }
         Outcome::RecoveryRefused => {

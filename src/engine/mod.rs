@@ -178,6 +178,11 @@ impl Engine {
         &self.0.counters
     }
 
+    /// What clients let the process hold, all hubs together.
+    pub fn memory_budget(&self) -> &Arc<MemoryBudget> {
+        &self.0.budget
+    }
+
     /// The application's event handlers.
     pub fn event_handlers(&self) -> &Arc<dyn EventHandlers> {
         &self.0.event_handlers

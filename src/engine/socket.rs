@@ -6,8 +6,8 @@ use std::task::Poll;
 
 use futures_util::future::{BoxFuture, FutureExt};
 use oncewire_protocol::hub::{Attachment, Input, SocketEnd};
-use oncewire_protocol::session::Request;
-use oncewire_protocol::wire::UserId;
+use oncewire_protocol::session::{Closing, Request};
+use oncewire_protocol::wire::{Close, UserId};
 use tokio::sync::mpsc;
 
 use super::HubClock;
@@ -70,6 +70,17 @@ impl Socket {
             }
         })
         .await;
+    }
+
+    /// Has the connection closed in this way at once, if the session has not gone on to another. The session stays as it is.
+    pub fn close_connection(&self, close: Close) {
+        let mut outbox = self.attachment.outbox.lock();
+        let is_current = outbox.is_current(self.attachment.session.epoch);
+        let writer = is_current.then(|| outbox.close(Closing::Now(close))).flatten();
+        drop(outbox);
+        if let Some(writer) = writer {
+            writer.wake();
+        }
     }
 
     /// Tells the shard how the socket ended.

@@ -99,6 +99,8 @@ reasons! {
         Silent = "silent",
         /// The client broke the protocol.
         ProtocolViolation = "protocol_violation",
+        /// Memory was short, and it held much of a message that had not come in whole.
+        HalfMessageGivenUp = "half_message_given_up",
         /// The gateway sent a close frame: its session is over, or the gateway stops.
         ClosedByGateway = "closed_by_gateway",
         /// Its session let go of it without a close frame: another socket took over.

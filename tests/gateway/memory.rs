@@ -88,3 +88,47 @@ async fn long_names_counted_for_nothing() {
     }
     expect_bounded(&served);
 }
+
+/// The first 900,000 bytes of a text message of 1,000,000, in one frame.
+fn half_message() -> Vec<u8> {
+    let mut bytes = vec![0x81, 0xFF];
+    bytes.extend(1_000_000_u64.to_be_bytes());
+    bytes.extend([0; 4]);
+    bytes.resize(bytes.len() + 900_000, b' ');
+    bytes
+}
+
+#[tokio::test]
+async fn half_messages_of_many_sockets_filled_the_memory_while_pings_were_answered() {
+    let (served, _file) = served().await;
+    let member = Connector::new(served.address).token(&Token::user("m").group("g")).offer(RELIABLE);
+    let mut member = member.open().await.unwrap();
+    let mut publisher = served.reliable("p").await.unwrap();
+    let half = half_message();
+    let mut half_sent = Vec::new();
+    for _ in 0..250 {
+        let mut socket = served.reliable("flood").await.unwrap();
+        let identity = socket.identity();
+        socket.send_raw(&half).await;
+        half_sent.push((socket, identity));
+        if half_sent.len().is_multiple_of(10) {
+            let ack_id = half_sent.len() as u64;
+            publisher.send(publish("g", ack_id, "still served")).await;
+            publisher.expect(success(ack_id)).await;
+        }
+    }
+    expect_bounded(&served);
+    member.read_connected().await;
+    for _ in 0..25 {
+        assert!(member.read_text().await.contains("still served"));
+    }
+    // Whoever was closed has its session still.
+    let (mut closed, identity) = half_sent.swap_remove(0);
+    let reason = closed.expect_close_reason(1013).await;
+    assert_eq!(reason, "The gateway has no room for the message now. Send it again.");
+    let recovering = Connector::new(served.address).hub(HUB).recover(&identity).offer(RELIABLE);
+    let mut recovered = recovering.open().await.unwrap();
+    recovered.read_connected().await;
+    assert_eq!(recovered.identity().connection_id, identity.connection_id);
+    recovered.done(json!({"type": "joinGroup", "group": "h", "ackId": 1})).await;
+}

@@ -40,6 +40,11 @@ fn value<'a>(expression: &'a Expression, subject: &'a impl Subject) -> Value<'a>
             let element = value(element, subject);
             Value::Bool(items.iter().any(|item| are_equal(&element, &value(item, subject))))
         }
+        Expression::OneOf(element, texts) => match value(element, subject) {
+            Value::String(text) => Value::Bool(texts.contains(&*text)),
+            _ => Value::Bool(false),
+        },
+        Expression::InAnyGroup(texts) => Value::Bool(subject.is_in_any_group(texts)),
         Expression::InGroups(element) => match value(element, subject) {
             Value::String(group) => Value::Bool(subject.is_in_group(&group)),
             _ => Value::Bool(false),

@@ -1,5 +1,7 @@
 //! Expressions and their types.
 
+use std::collections::HashSet;
+
 /// What an expression can give. A null may stand for any of the first three.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Type {
@@ -29,7 +31,7 @@ impl Type {
 }
 
 /// An expression whose parts have the types that they need.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Expression {
     /// A literal.
     String(String),
@@ -49,6 +51,10 @@ pub enum Expression {
     Compare(Comparison, Box<[Expression; 2]>),
     /// Whether a value equals one of a list.
     InList(Box<Expression>, Vec<Expression>),
+    /// Whether a value is one of these texts.
+    OneOf(Box<Expression>, HashSet<String>),
+    /// Whether one of the groups is one of these texts.
+    InAnyGroup(HashSet<String>),
     /// Whether a value is one of the groups.
     InGroups(Box<Expression>),
     /// Whether all are true; at least two.

@@ -27,7 +27,9 @@ mod expression;
 mod parse;
 #[cfg(test)]
 mod tests;
+mod together;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use expression::Expression;
@@ -49,6 +51,8 @@ pub trait Subject {
     fn group_count(&self) -> usize;
     /// Whether it is in a group.
     fn is_in_group(&self, group: &str) -> bool;
+    /// Whether it is in one of these groups: looks at the fewer ones.
+    fn is_in_any_group(&self, groups: &HashSet<String>) -> bool;
 }
 
 /// A filter that was checked. `Debug` shows its size, never its text, which names users.
@@ -105,7 +109,7 @@ impl Filter {
     /// # Errors
     /// When the text is no filter, or is over a bound.
     pub fn parse(text: &str) -> Result<Self, FilterError> {
-        let expression = Arc::new(parse::parse(text)?);
+        let expression = Arc::new(together::put_together(parse::parse(text)?));
         Ok(Self { text: text.into(), expression })
     }
 

@@ -31,6 +31,10 @@ impl Subject for Connection {
     fn is_in_group(&self, group: &str) -> bool {
         self.groups.contains(group)
     }
+
+    fn is_in_any_group(&self, groups: &HashSet<String>) -> bool {
+        groups.iter().any(|group| self.groups.contains(group.as_str()))
+    }
 }
 
 fn connections() -> [(char, Connection); 4] {
@@ -243,7 +247,80 @@ fn debug_shows_no_name() {
     assert_eq!(filter, Filter::parse(filter.as_str()).unwrap());
 }
 
+/// Filters over few values, so that many of them select something.
+fn any_filter() -> impl Strategy<Value = String> {
+    let text = prop_oneof![
+        Just("'ann'"),
+        Just("'bob'"),
+        Just("'red'"),
+        Just("'a b'"),
+        Just("''"),
+        Just("null"),
+        Just("userId"),
+        Just("connectionId"),
+        Just("protocol"),
+        Just("tolower(userId)"),
+        Just("concat('a', 'nn')"),
+    ];
+    let texts = prop::collection::vec(text.clone(), 0..5);
+    let question = prop_oneof![
+        4 => (text.clone(), prop_oneof![Just("eq"), Just("ne")], text.clone()).prop_map(|(a, is, b)| format!("{a} {is} {b}")),
+        2 => text.clone().prop_map(|text| format!("{text} in groups")),
+        1 => (text, texts).prop_map(|(text, list)| format!("{text} in ({})", list.join(", "))),
+        1 => Just("groups eq 'red'".to_owned()),
+        1 => Just("true".to_owned()),
+    ];
+    question.prop_recursive(4, 24, 6, |inner| {
+        let chain = prop::collection::vec(inner.clone(), 2..6);
+        prop_oneof![
+            chain.clone().prop_map(|operands| format!("({})", operands.join(" or "))),
+            chain.prop_map(|operands| format!("({})", operands.join(" and "))),
+            inner.prop_map(|operand| format!("not ({operand})")),
+        ]
+    })
+}
+
+/// Whether the plain expression and the one that is put together agree on a filter, for all connections.
+fn agrees(text: &str) -> Result<(), TestCaseError> {
+    let Ok(plain) = parse::parse(text) else { return Ok(()) };
+    let filter = Filter::parse(text).unwrap();
+    for (name, connection) in connections() {
+        let expected = evaluate::is_true(&plain, &connection);
+        prop_assert_eq!(filter.selects(&connection), expected, "{} for {}", text, name);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_thousand_questions_about_one_value_were_asked_of_each_connection_one_by_one() {
+    let chain = |operand: &str, operator: &str| {
+        let operands: Vec<_> = (0..400).map(|n| operand.replace('#', &format!("u{n}"))).collect();
+        operands.join(operator)
+    };
+    let is_one = |text: &str| {
+        let filter = Filter::parse(text).unwrap();
+        matches!(&*filter.expression, Expression::OneOf(_, texts) | Expression::InAnyGroup(texts) if texts.len() == 400)
+    };
+    assert!(is_one(&chain("userId eq '#'", " or ")));
+    assert!(is_one(&chain("'#' eq tolower(userId)", " or ")));
+    assert!(is_one(&chain("'#' in groups", " or ")));
+    assert!(is_one(&format!("connectionId in ({})", chain("'#'", ", "))));
+    for denied in ["userId ne '#'", "not ('#' in groups)", "not (userId eq '#')"] {
+        let filter = Filter::parse(&chain(denied, " and ")).unwrap();
+        assert!(matches!(&*filter.expression, Expression::Not(_)), "{denied}");
+    }
+    for both in ["userId eq '#' or 'red' in groups", "connectionId ne '#' and userId eq 'ann'"] {
+        agrees(&chain(both, " or ")).unwrap();
+        agrees(&chain(both, " and ")).unwrap();
+    }
+}
+
 proptest! {
+    #[test]
+    fn questions_that_are_put_together_select_the_same(filter in any_filter()) {
+        agrees(&filter)?;
+    }
+
     #[test]
     fn any_text_is_a_filter_or_an_error_within_it(text in "\\PC{0,80}") {
         if let Err(error) = Filter::parse(&text) {
@@ -261,6 +338,7 @@ proptest! {
             fn protocol(&self) -> Option<&str> { None }
             fn group_count(&self) -> usize { 1 }
             fn is_in_group(&self, group: &str) -> bool { group == self.0 }
+            fn is_in_any_group(&self, groups: &HashSet<String>) -> bool { groups.contains(&self.0) }
         }
         prop_assert!(filter.selects(&InOne(text)));
     }

@@ -1,5 +1,7 @@
 //! Whom a selection of the application means, and what the application asks about sessions.
 
+use std::collections::HashSet;
+
 use super::{Hub, SessionKey};
 use crate::filter::Subject;
 use crate::log::{Audience, Permission, Selection};
@@ -30,7 +32,7 @@ impl Hub {
         if selection.excluded.is_empty() && selection.filter.is_none() {
             return all;
         }
-        let excluded: Vec<SessionKey> =
+        let excluded: HashSet<SessionKey> =
             selection.excluded.iter().filter_map(|id| self.by_connection_id.get(id).copied()).collect();
         let filter = selection.filter.as_ref().filter(|_| !is_on(Mutation::FilterIgnored));
         let is_meant = |key: &SessionKey| {
@@ -108,5 +110,13 @@ impl Subject for Session {
 
     fn is_in_group(&self, group: &str) -> bool {
         self.groups.contains(group)
+    }
+
+    fn is_in_any_group(&self, groups: &HashSet<String>) -> bool {
+        if groups.len() < self.groups.len() {
+            groups.iter().any(|group| self.groups.contains(group.as_str()))
+        } else {
+            self.groups.iter().any(|group| groups.contains(group.as_str()))
+        }
     }
 }

@@ -1,17 +1,24 @@
 //! Memory that a process lets its clients fill, and who has filled how much of it.
 //!
-//! Two kinds are counted. What can be given up: messages, each once however many sessions hold it, the places for them in
-//! outboxes, what waits for the log or is read in part. And what a session keeps for as long as it lives: its groups, its
-//! permissions, the ack ids that it has executed. Over the budget the first is shed, and no session is begun.
+//! Three kinds are counted. What can be given up: messages, each once however many sessions hold it, the places for them in
+//! outboxes, what waits for the log. Half messages: what clients have sent the beginning of. And what a session keeps for as
+//! long as it lives: its groups, its permissions, the ack ids that it has executed. Over the budget the first is shed, the
+//! second is given up as soon as it has more than its share, and no session is begun.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// The part of the budget that half messages have for themselves, as a divisor: what they hold beyond it makes no session
+/// end and keeps none from beginning, and it is they that are given up.
+const HALF_MESSAGES_SHARE: usize = 4;
 
 /// See the module. Shared by all hubs of a process; each shard charges its own part of it.
 #[derive(Debug)]
 pub struct MemoryBudget {
     /// What can be given up: messages, places for them, what is pending.
     used_bytes: AtomicUsize,
+    /// What clients have sent the beginning of.
+    half_message_bytes: AtomicUsize,
     /// What sessions keep for as long as they live.
     state_bytes: AtomicUsize,
     sessions: AtomicUsize,
@@ -45,6 +52,11 @@ impl MemoryBudget {
         self.state_bytes.load(Ordering::Relaxed)
     }
 
+    /// Bytes of messages of which only the beginning has come.
+    pub fn half_message_bytes(&self) -> usize {
+        self.half_message_bytes.load(Ordering::Relaxed)
+    }
+
     /// Sessions of the whole process, those without a socket and those that are being opened included.
     pub fn sessions(&self) -> usize {
         self.whole.as_ref().map_or(self.sessions.load(Ordering::Relaxed), |whole| whole.sessions())
@@ -54,7 +66,7 @@ impl MemoryBudget {
     pub fn is_full(&self) -> bool {
         match &self.whole {
             Some(whole) => whole.is_full(),
-            None => self.used_bytes() + self.state_bytes() > self.allowed_bytes(),
+            None => self.pressing_bytes() + self.state_bytes() > self.allowed_bytes(),
         }
     }
 
@@ -89,7 +101,7 @@ impl MemoryBudget {
     /// all their sessions, and free nothing. So the process may come to use up to twice its budget.
     pub fn is_exceeded(&self) -> bool {
         match &self.whole {
-            None => self.used_bytes() > self.keepable_bytes(),
+            None => self.pressing_bytes() > self.keepable_bytes(),
             Some(whole) => {
                 let parts = whole.parts.load(Ordering::Relaxed).max(1);
                 whole.is_exceeded() && self.used_bytes() > whole.keepable_bytes() / parts
@@ -97,9 +109,32 @@ impl MemoryBudget {
         }
     }
 
+    /// Whether a half message has to be given up: they have more than their share, and the budget has no room for it. Nothing
+    /// is lost by it but time, so that no session ends for what half messages hold beyond their share.
+    pub fn has_too_much_in_halves(&self) -> bool {
+        let half_messages = self.half_message_bytes();
+        half_messages > self.half_messages_share()
+            && self.used_bytes() + half_messages > self.keepable_bytes()
+    }
+
+    /// Says that a half message of so many bytes has become one of so many.
+    pub fn change_half_message(&self, from: usize, to: usize) {
+        self.half_message_bytes.fetch_add(to.wrapping_sub(from), Ordering::Relaxed);
+    }
+
+    /// What is in use, without what can be had at once by giving half messages up.
+    fn pressing_bytes(&self) -> usize {
+        self.used_bytes() + self.half_message_bytes().min(self.half_messages_share())
+    }
+
+    fn half_messages_share(&self) -> usize {
+        self.bytes_max / HALF_MESSAGES_SHARE
+    }
+
     fn within(bytes_max: usize, whole: Option<Arc<Self>>) -> Self {
         Self {
             used_bytes: AtomicUsize::new(0),
+            half_message_bytes: AtomicUsize::new(0),
             state_bytes: AtomicUsize::new(0),
             sessions: AtomicUsize::new(0),
             bytes_max,
@@ -296,6 +331,26 @@ mod tests {
         assert!(!part.is_full() && !part.is_exceeded());
         assert_eq!((whole.state_bytes(), whole.sessions(), part.state_bytes()), (0, 0, 0));
         drop(held);
+    }
+
+    #[test]
+    fn half_messages_end_no_session_and_are_given_up_beyond_their_share_alone() {
+        let whole = Arc::new(MemoryBudget::new(10_000));
+        let part = whole.part();
+        whole.change_half_message(0, 9_000);
+        let held = message(500, &part);
+        assert!(!whole.has_too_much_in_halves(), "there is room");
+        let more = message(2_000, &part);
+        assert!(whole.has_too_much_in_halves());
+        assert!(!part.is_exceeded() && !part.is_full(), "whoever sent half messages must not stop others");
+        whole.change_half_message(9_000, 2_500);
+        let much = message(8_000, &part);
+        assert!(!whole.has_too_much_in_halves(), "no more than their share");
+        assert!(part.is_exceeded());
+        drop((held, more, much));
+        whole.change_half_message(2_500, 0);
+        assert_eq!(whole.half_message_bytes(), 0);
+        assert!(!part.is_exceeded() && !whole.is_full());
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub enum CloseCode {
     MessageTooLarge = 1009,
     /// An event failed, or a raw client's frame could not be stored.
     InternalError = 1011,
+    /// The gateway is short of memory; the client may come back at once.
+    TryAgainLater = 1013,
 }
 
 /// A close frame to send.
@@ -88,6 +90,9 @@ impl Close {
     /// An event whose handler failed.
     pub const EVENT_FAILED: Self =
         Self::new(CloseCode::InternalError, "The event handler failed. The event was not handled.");
+    /// Memory is short, and the socket holds much of a message that has not come in whole.
+    pub const NO_ROOM_FOR_MESSAGE: Self =
+        Self::new(CloseCode::TryAgainLater, "The gateway has no room for the message now. Send it again.");
     /// A raw client's frame that is not in the log.
     pub const NOT_STORED: Self = Self::new(CloseCode::InternalError, "The message could not be stored.");
     /// The session ended for a reason of the application.

@@ -1,4 +1,4 @@
-//! Where messages end in what a client sends.
+//! Where messages end in what a client sends, and how much has come of one that has not ended.
 
 /// The lengths that stand for one in the 2 or 8 bytes behind them (RFC 6455, section 5.2).
 const LENGTH_IN_2_BYTES: u8 = 126;
@@ -21,7 +21,10 @@ pub(super) struct Boundary {
     left: u64,
     /// Whether a message has begun of which fragments are to come.
     is_in_message: bool,
-    is_masked: bool,
+    /// Whether the frame is of a message, and not a control frame.
+    is_data: bool,
+    /// What has come of the message that has not ended, in bytes.
+    held_bytes: u32,
 }
 
 /// What the next byte is.
@@ -31,7 +34,10 @@ enum Part {
     First,
     Second,
     /// One of the length, of which so many are left.
-    Length(u8),
+    Length {
+        bytes_left: u8,
+        is_masked: bool,
+    },
     Payload,
 }
 
@@ -43,8 +49,12 @@ impl Boundary {
                 let skipped = usize::try_from(self.left).unwrap_or(usize::MAX).min(bytes.len());
                 self.left -= skipped as u64;
                 bytes = &bytes[skipped..];
+                if self.is_data {
+                    self.held_bytes =
+                        self.held_bytes.saturating_add(u32::try_from(skipped).unwrap_or(u32::MAX));
+                }
                 if self.left == 0 {
-                    self.part = Part::First;
+                    self.end_frame();
                 }
                 continue;
             }
@@ -56,38 +66,55 @@ impl Boundary {
     fn take(&mut self, byte: u8) {
         match self.part {
             Part::First => {
-                if byte & OPCODE < CONTROL_OPCODE_MIN {
+                self.is_data = byte & OPCODE < CONTROL_OPCODE_MIN;
+                if self.is_data {
                     self.is_in_message = byte & FINAL == 0;
                 }
                 self.part = Part::Second;
             }
             Part::Second => {
-                self.is_masked = byte & MASKED != 0;
+                let is_masked = byte & MASKED != 0;
                 self.left = 0;
                 match byte & !MASKED {
-                    LENGTH_IN_2_BYTES => self.part = Part::Length(2),
-                    LENGTH_IN_8_BYTES => self.part = Part::Length(8),
+                    LENGTH_IN_2_BYTES => self.part = Part::Length { bytes_left: 2, is_masked },
+                    LENGTH_IN_8_BYTES => self.part = Part::Length { bytes_left: 8, is_masked },
                     length => {
                         self.left = u64::from(length);
-                        self.begin_payload();
+                        self.begin_payload(is_masked);
                     }
                 }
             }
-            Part::Length(bytes_left) => {
+            Part::Length { bytes_left, is_masked } => {
                 self.left = self.left << 8 | u64::from(byte);
                 match bytes_left {
-                    1 => self.begin_payload(),
-                    more => self.part = Part::Length(more - 1),
+                    1 => self.begin_payload(is_masked),
+                    more => self.part = Part::Length { bytes_left: more - 1, is_masked },
                 }
             }
             Part::Payload => {}
         }
     }
 
-    fn begin_payload(&mut self) {
-        let mask_bytes = if self.is_masked { MASK_BYTES } else { 0 };
+    fn begin_payload(&mut self, is_masked: bool) {
+        let mask_bytes = if is_masked { MASK_BYTES } else { 0 };
         self.left = self.left.saturating_add(mask_bytes);
-        self.part = if self.left == 0 { Part::First } else { Part::Payload };
+        if self.left == 0 {
+            self.end_frame();
+        } else {
+            self.part = Part::Payload;
+        }
+    }
+
+    fn end_frame(&mut self) {
+        self.part = Part::First;
+        if self.is_data && !self.is_in_message {
+            self.held_bytes = 0;
+        }
+    }
+
+    /// What has come of the message that has not ended, in bytes, its masking keys included.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.held_bytes as usize
     }
 
     /// Whether all that has come is whole messages.
@@ -154,6 +181,28 @@ mod tests {
             assert!(ends.iter().all(|end| expected.contains(end)), "in portions of {portion}: {ends:?}");
             assert_eq!(ends.last(), expected.last());
         }
+    }
+
+    #[test]
+    fn what_has_come_of_a_message_is_held_until_its_last_frame_has_come_whatever_stands_between() {
+        let mut boundary = Boundary::default();
+        boundary.follow(&frame(0x81, 500));
+        assert_eq!(boundary.held_bytes(), 0);
+        let first = frame(0x01, 70_000);
+        boundary.follow(&first[..10_014]);
+        assert_eq!(boundary.held_bytes(), 10_004, "the head of the frame is not kept");
+        boundary.follow(&first[10_014..]);
+        assert_eq!(boundary.held_bytes(), 70_004);
+        for _ in 0..1000 {
+            boundary.follow(&frame(0x89, 100));
+        }
+        assert_eq!(boundary.held_bytes(), 70_004, "pings are answered and forgotten");
+        boundary.follow(&frame(0x00, 1_000));
+        assert_eq!(boundary.held_bytes(), 71_008);
+        boundary.follow(&frame(0x80, 0));
+        assert_eq!(boundary.held_bytes(), 0);
+        boundary.follow(b"\x01\x00\x80\x00");
+        assert_eq!(boundary.held_bytes(), 0);
     }
 
     #[test]

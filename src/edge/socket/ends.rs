@@ -53,6 +53,11 @@ fn told(end: End, begun: Option<&GatewayEnd>) -> Told<'_> {
             let (code, text) = (Some(code as u16), Some(reason));
             Told { end: SocketEnd::ProtocolViolation, closed_by: "gateway", code, text }
         }
+        (None, End::GivenUp) => {
+            let Close { code, reason } = Close::NO_ROOM_FOR_MESSAGE;
+            let (code, text) = (Some(code as u16), Some(reason));
+            Told { end: SocketEnd::HalfMessageGivenUp, closed_by: "gateway", code, text }
+        }
         (None, End::PeerClosed(PeerClose(code))) => {
             Told { end: SocketEnd::ClientClosed, closed_by: "client", code, text: None }
         }
@@ -84,6 +89,8 @@ mod tests {
         assert_eq!(told(End::Lost, Some(&GatewayEnd::LetGo)).end, SocketEnd::LetGo);
         let violation = told(End::Violation(Close::BROKEN_FRAMING), None);
         assert_eq!((violation.end, violation.code), (SocketEnd::ProtocolViolation, Some(1002)));
+        let given_up = told(End::GivenUp, None);
+        assert_eq!((given_up.end, given_up.code), (SocketEnd::HalfMessageGivenUp, Some(1013)));
         let goodbye = GatewayEnd::Closed(frames::close(&Close::NORMAL));
         assert_eq!(told(End::Lost, Some(&goodbye)).code, Some(1000));
     }

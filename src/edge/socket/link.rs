@@ -31,6 +31,8 @@ struct State {
     is_reading_paused: AtomicBool,
     /// Set when the writer is done: nobody reads on for a client that gets no answers.
     is_cut: AtomicBool,
+    /// Set when the reader is to give up the message that has come in part.
+    is_giving_up: AtomicBool,
     /// Set while a fault keeps the reader from reading.
     is_stalled: AtomicBool,
     /// Set while there is news for the writer, which looks here first: it is woken for each message, and seldom for
@@ -86,6 +88,15 @@ impl Link {
         WeakLink(Arc::downgrade(&self.0))
     }
 
+    // For whoever looks after memory.
+
+    /// Has the reader give up the message that has come in part, and the socket with it.
+    pub(super) fn give_up(&self) {
+        let mut news = self.0.news.lock();
+        self.0.is_giving_up.store(true, Ordering::Release);
+        wake(&mut news.reader);
+    }
+
     // For the reader.
 
     /// Ready unless the socket is stalled; the reader is woken when it goes on.
@@ -136,11 +147,11 @@ impl Link {
         self.0.news.lock().gateway_end.clone()
     }
 
-    /// Waits for something, but not longer than the writer is there.
+    /// Waits for something, but not longer than the writer is there, nor beyond an order to give up.
     pub(super) async fn unless_cut<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let mut future = pin!(future);
         poll_fn(|context| {
-            if self.0.is_cut.load(Ordering::Acquire) {
+            if self.is_over() {
                 return Poll::Ready(None);
             }
             if let Poll::Ready(output) = future.as_mut().poll(context) {
@@ -155,7 +166,16 @@ impl Link {
         let mut news = self.0.news.lock();
         register(&mut news.reader, context);
         // Set under the lock, so this look can't miss it.
-        if self.0.is_cut.load(Ordering::Acquire) { Poll::Ready(()) } else { Poll::Pending }
+        if self.is_over() { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.is_cut.load(Ordering::Acquire) || self.0.is_giving_up.load(Ordering::Acquire)
+    }
+
+    /// Whether the reader was ordered to give up; the order is followed once.
+    pub(super) fn take_giving_up(&self) -> bool {
+        self.0.is_giving_up.swap(false, Ordering::AcqRel)
     }
 
     /// A guard that tells the writer when the reader is gone, however it ends.

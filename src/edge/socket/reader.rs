@@ -18,6 +18,7 @@ use tokio_tungstenite::tungstenite::{Error, Message, WebSocket};
 
 use super::boundary::Boundary;
 use super::ends;
+use super::half_messages::{HALF_MESSAGE_BYTES_MIN, HalfMessage};
 use super::inbound::{Inbound, drain};
 use super::link::{Link, PeerClose};
 use super::{Name, Settings};
@@ -41,6 +42,8 @@ pub(super) struct Reader<R> {
     publishes_to: Option<RawTarget>,
     /// Tells when the frame reader has nothing left in it.
     boundary: Boundary,
+    /// Counted, while there is enough of it.
+    half_message: Option<Box<HalfMessage>>,
     /// Whether it has read a large message.
     has_read_large: bool,
 }
@@ -54,6 +57,8 @@ pub(super) enum End {
     PeerClosed(PeerClose),
     /// The client broke the protocol; this is what it is told.
     Violation(Close),
+    /// Memory was short, and what had come of a message was given up.
+    GivenUp,
 }
 
 /// What one read has brought.
@@ -88,6 +93,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             encoding: settings.encoding,
             publishes_to: settings.publishes_to,
             boundary: Boundary::default(),
+            half_message: None,
             has_read_large: false,
         }
     }
@@ -115,14 +121,19 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 return end;
             }
             if !self.may_read().await {
-                return End::Lost;
+                return self.stopped();
             }
             let link = self.link.clone();
             let Some(next) = link.unless_cut(poll_fn(|context| self.poll_batch(context))).await else {
-                return End::Lost;
+                return self.stopped();
             };
             batch = next;
         }
+    }
+
+    /// The end when reading may not go on.
+    fn stopped(&self) -> End {
+        if self.link.take_giving_up() { End::GivenUp } else { End::Lost }
     }
 
     /// Reads once, and takes all frames that are complete then.
@@ -153,12 +164,24 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             }
         }
         self.websocket.get_mut().clear();
+        self.count_half_message();
         if self.has_read_large && batch.end.is_none() && self.boundary.is_at_end() {
             let config = *self.websocket.get_config();
             self.websocket = WebSocket::from_raw_socket(Inbound::new(&[]), Role::Server, Some(config));
             self.has_read_large = false;
         }
         batch
+    }
+
+    /// Says how much has come of a message that has not come in whole.
+    fn count_half_message(&mut self) {
+        let bytes = self.boundary.held_bytes();
+        if bytes < HALF_MESSAGE_BYTES_MIN {
+            self.half_message = None;
+            return;
+        }
+        let (all, link) = (&self.name.half_messages, &self.link);
+        self.half_message.get_or_insert_with(|| Box::new(all.begin(link))).set(bytes);
     }
 
     /// Waits until the bounds on what is pending allow another read; false when the writer is gone.
@@ -225,6 +248,16 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 let end = if is_final { SocketEnd::ClosedForGood } else { SocketEnd::Closed };
                 // Before the answer goes out, so that a client that has it can't find its session still open.
                 self.socket.close(end).await;
+            }
+            End::GivenUp => {
+                let close = Close::NO_ROOM_FOR_MESSAGE;
+                self.half_message = None;
+                self.websocket = WebSocket::from_raw_socket(Inbound::new(&[]), Role::Server, None);
+                self.name.half_messages.tell(&self.name, user);
+                self.socket.close_connection(close);
+                let drained = drain(&mut self.io);
+                self.link.unless_cut(drained).await;
+                self.socket.close(SocketEnd::Lost).await;
             }
             End::Violation(close) => {
                 self.socket.close(SocketEnd::Violation(close)).await;
