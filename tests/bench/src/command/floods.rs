@@ -101,13 +101,15 @@ pub fn run(args: &FloodsArgs) -> Result<()> {
     let machine = Machine::describe()?;
     process::pin(args.generator_core)?;
     let kinds = if args.kinds.is_empty() { Kind::value_variants() } else { &args.kinds[..] };
-    let mut out = io::stderr();
-    write_titles(&mut out, &machine)?;
     let mut floods = Vec::new();
     for kind in kinds {
-        let row = measure(args, *kind).with_context(|| format!("{kind:?}"))?;
+        floods.push(measure(args, *kind).with_context(|| format!("{kind:?}"))?);
+    }
+    // Not one by one: the gateways' logs would stand in between.
+    let mut out = io::stderr();
+    write_titles(&mut out, &machine)?;
+    for row in &floods {
         row.write(&mut out)?;
-        floods.push(row);
     }
     let failed = floods.iter().filter(|row| row.bystander_failure.is_some()).count();
     report::print_json(&Report {
