@@ -287,7 +287,7 @@ fn filtered_send(endpoint: &Endpoint) -> Result<String> {
 }
 
 fn filter() -> String {
-    let clauses: Vec<String> = (0..520).map(|number| format!("userId eq 'nobody {number:04}'")).collect();
+    let clauses: Vec<String> = (0..560).map(|number| format!("userId eq 'nobody {number:04}'")).collect();
     clauses.join(" or ")
 }
 
