@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use oncewire_soak::{Fast, Gateway, GatewayCommand, Round, judge, run};
+use oncewire_soak::{Fast, Gateway, GatewayCommand, Patient, Round, judge, run};
 
 fn in_memory() -> GatewayCommand {
     GatewayCommand {
@@ -55,5 +55,35 @@ async fn gateways_that_are_killed_lose_repeat_and_reorder_nothing() {
     assert!(report.counts.resumed >= 15 && report.stops > 0, "{report}");
     let redelivered = report.redelivered.unwrap();
     assert!(redelivered.remembered > 0 && redelivered.eager.count > 0, "{report}");
+    gateway.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_client_that_acknowledges_every_5_s_is_kept_by_the_default_bounds() {
+    let mut gateway = Gateway::start(in_memory()).await.unwrap();
+    let cut_every = Some(Duration::from_millis(700));
+    for (hub, cut_every) in [("one_socket", None), ("cut", cut_every)] {
+        let report =
+            Patient { hub, publishes_per_second: 500, seconds: 2, cut_every }.run(&gateway).await.unwrap();
+        assert!(report.is_ok(), "{report}\n{}", report.verdict);
+        assert_eq!((report.sent, report.delivered), (1_000, 1_000));
+        assert_eq!(report.cuts > 0, cut_every.is_some(), "{report}");
+    }
+    gateway.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn bounds_below_what_such_a_client_leaves_unacknowledged_show_in_its_report() {
+    let directory = tempfile::tempdir().unwrap();
+    let configuration = directory.path().join("oncewire.toml");
+    std::fs::write(&configuration, "outbox_messages_max = 100\n").unwrap();
+    let mut command = in_memory();
+    command.arguments.extend(["--config".to_owned(), configuration.display().to_string()]);
+    let mut gateway = Gateway::start(command).await.unwrap();
+    let report = Patient { hub: "h", publishes_per_second: 500, seconds: 2, cut_every: None }
+        .run(&gateway)
+        .await
+        .unwrap();
+    assert!(!report.is_ok() && report.failure.is_some() && report.counts.closed > 0, "{report}");
     gateway.stop().await.unwrap();
 }

@@ -51,6 +51,17 @@ impl Endpoint {
         Ok(format!("{path}?access_token={token}"))
     }
 
+    /// Path and query of a client in [`HUB`] with these roles and groups.
+    ///
+    /// # Errors
+    /// The clock stands before 1970.
+    pub fn target_with(&self, roles: &[&str], groups: &[&str]) -> Result<String> {
+        let path = format!("/client/hubs/{HUB}");
+        let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let token = self.token(&path, None, owned(roles), owned(groups))?;
+        Ok(format!("{path}?access_token={token}"))
+    }
+
     /// The token of an application for a request to this path.
     ///
     /// # Errors

@@ -50,6 +50,7 @@ enum Command {
     Rest(command::rest::RestArgs),
     Events(command::events::EventsArgs),
     Store(command::store::StoreArgs),
+    Floods(command::floods::FloodsArgs),
     Restart(command::restart::RestartArgs),
     #[command(hide = true)]
     RestartProcess(command::restart::RestartProcessArgs),
@@ -66,6 +67,7 @@ fn main() -> Result<()> {
         Command::Beside(args) => command::beside::run(&args),
         Command::Rest(args) => command::rest::run(&args),
         Command::Events(args) => command::events::run(&args),
+        Command::Floods(args) => command::floods::run(&args),
         Command::Store(args) => command::store::run(&args),
         Command::Restart(args) => command::restart::run(&args),
         Command::RestartProcess(args) => command::restart::run_process(&args),

@@ -44,7 +44,15 @@ impl CpuTime {
 /// # Errors
 /// The process is gone.
 pub fn resident_bytes(pid: u32) -> Result<u64> {
-    parse_resident_bytes(&fs::read_to_string(format!("/proc/{pid}/status"))?)
+    parse_status_bytes(&fs::read_to_string(format!("/proc/{pid}/status"))?, "VmRSS:")
+}
+
+/// The most memory that was ever resident of a process, in bytes.
+///
+/// # Errors
+/// The process is gone.
+pub fn resident_bytes_max(pid: u32) -> Result<u64> {
+    parse_status_bytes(&fs::read_to_string(format!("/proc/{pid}/status"))?, "VmHWM:")
 }
 
 /// How many bytes this process has had written to disks, in bytes.
@@ -91,8 +99,8 @@ fn parse_schedstat(account: &str) -> Result<u64> {
     Ok(on_cpu.parse()?)
 }
 
-fn parse_resident_bytes(status: &str) -> Result<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
+fn parse_status_bytes(status: &str, name: &'static str) -> Result<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).context(name)?;
     let kilobytes: u64 = line.trim().trim_end_matches("kB").trim().parse()?;
     Ok(kilobytes * 1024)
 }
@@ -114,7 +122,10 @@ mod tests {
     #[test]
     fn reads_the_kernels_formats() {
         assert_eq!(parse_schedstat("539908335 6960131 118\n").unwrap(), 539_908_335);
-        assert_eq!(parse_resident_bytes("VmHWM:\t 9 kB\nVmRSS:\t    2048 kB\n").unwrap(), 2 << 20);
+        let status = "VmPeak:\t 50000 kB\nVmHWM:\t 4096 kB\nVmRSS:\t    2048 kB\n";
+        assert_eq!(parse_status_bytes(status, "VmRSS:").unwrap(), 2 << 20);
+        assert_eq!(parse_status_bytes(status, "VmHWM:").unwrap(), 4 << 20);
+        assert!(parse_status_bytes(status, "VmSwap:").is_err());
         let cpus = "processor\t: 0\nmodel name\t: Fast One\n\nprocessor\t: 1\nmodel name\t: Fast One\n";
         assert_eq!(parse_cpuinfo(cpus), ("Fast One".to_owned(), 2));
     }
@@ -135,5 +146,6 @@ mod tests {
             sum = std::hint::black_box(sum + 1);
         }
         assert!(resident_bytes(pid).unwrap() > 0);
+        assert!(resident_bytes_max(pid).unwrap() >= resident_bytes(pid).unwrap());
     }
 }

@@ -1,5 +1,7 @@
 //! Order statistics of a few measured values.
 
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
 use serde::Serialize;
 
@@ -38,9 +40,50 @@ impl Summary {
     }
 }
 
+/// How long things took: half of them at most the median, 99 in 100 at most the next, all at most the last.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Latency {
+    pub count: usize,
+    pub median_ms: f64,
+    pub p99_ms: f64,
+    pub maximum_ms: f64,
+}
+
+impl Latency {
+    /// Summarizes times. Each figure is one of them: the least that so many are not above.
+    ///
+    /// # Errors
+    /// There are none.
+    pub fn of(mut times: Vec<Duration>) -> Result<Self> {
+        ensure!(!times.is_empty(), "nothing was measured");
+        times.sort_unstable();
+        // In whole percents: 0.99 times a number is often a little above what it should be.
+        let rank = |percent: usize| (times.len() * percent).div_ceil(100);
+        let milliseconds = |percent| times[rank(percent).max(1) - 1].as_secs_f64() * 1e3;
+        Ok(Self {
+            count: times.len(),
+            median_ms: milliseconds(50),
+            p99_ms: milliseconds(99),
+            maximum_ms: milliseconds(100),
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_percentile_is_the_least_time_that_so_many_are_not_above() {
+        let times = |count| (1..=count).rev().map(Duration::from_millis).collect::<Vec<_>>();
+        let latency = Latency::of(times(200)).unwrap();
+        assert_eq!(latency, Latency { count: 200, median_ms: 100.0, p99_ms: 198.0, maximum_ms: 200.0 });
+        let odd = Latency::of(times(101)).unwrap();
+        assert_eq!((odd.median_ms, odd.p99_ms, odd.maximum_ms), (51.0, 100.0, 101.0));
+        let single = Latency::of(times(1)).unwrap();
+        assert_eq!((single.median_ms, single.p99_ms, single.maximum_ms), (1.0, 1.0, 1.0));
+        assert!(Latency::of(Vec::new()).is_err());
+    }
 
     #[test]
     fn quartiles_of_nine_are_values() {

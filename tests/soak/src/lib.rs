@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `peer.rs` | clients that publish, join and leave at random; half of them dial through a proxy that cuts |
 //! | `fast.rs` | publishers at a steady rate, and subscribers that mostly listen |
+//! | `patient.rs` | one publisher that waits for nobody, and one subscriber that acknowledges every 5 s |
 //! | `ledger.rs` | what the latter have acknowledged, and what a restart may bring back of it |
 //! | `line.rs` | what is common to all clients: the state machine, its socket, its history |
 //! | `gateway.rs` | the process |
@@ -16,6 +17,7 @@ mod fast;
 mod gateway;
 mod ledger;
 mod line;
+mod patient;
 mod peer;
 
 use std::cell::RefCell;
@@ -41,6 +43,7 @@ use ledger::{Ending, Ledger};
 pub use ledger::{Redelivered, Spread};
 pub use line::Counts;
 use line::{EVERYBODY, Place, Run, Stage};
+pub use patient::{Patient, PatientReport};
 use peer::Peer;
 
 /// The hub of the clients that do things at random.
@@ -114,7 +117,7 @@ pub struct Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kills, stops, cuts, verdict, .. } = self;
-        let Counts { published, delivered, resumed, duplicates } = self.counts;
+        let Counts { published, delivered, resumed, duplicates, .. } = self.counts;
         let [lost, doubled] =
             [ViolationKind::Lost, ViolationKind::Duplicated].map(|kind| verdict.count(kind));
         write!(

@@ -22,9 +22,9 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest as _;
 use tokio_tungstenite::tungstenite::http::HeaderValue;
+use tokio_tungstenite::tungstenite::{self, Message};
 
 /// The group that everybody is in from the start; the last message of each client goes there.
 pub const EVERYBODY: &str = "everybody";
@@ -55,6 +55,10 @@ pub struct Counts {
     pub resumed: u64,
     /// Requests that were sent again and answered as duplicates.
     pub duplicates: u64,
+    /// Upgrades that the gateway answered with an error.
+    pub refused: u64,
+    /// Sockets that the gateway closed.
+    pub closed: u64,
 }
 
 impl Counts {
@@ -64,6 +68,8 @@ impl Counts {
         self.delivered += other.delivered;
         self.resumed += other.resumed;
         self.duplicates += other.duplicates;
+        self.refused += other.refused;
+        self.closed += other.closed;
     }
 }
 
@@ -225,11 +231,7 @@ impl Line {
         Ok(())
     }
 
-    fn heard(
-        &mut self,
-        socket: SocketId,
-        heard: Option<Result<Message, tokio_tungstenite::tungstenite::Error>>,
-    ) -> Result<()> {
+    fn heard(&mut self, socket: SocketId, heard: Option<Result<Message, tungstenite::Error>>) -> Result<()> {
         match heard {
             Some(Ok(Message::Text(text))) => {
                 let frame = Frame { kind: FrameKind::Text, data: text.into() };
@@ -238,6 +240,7 @@ impl Line {
             }
             Some(Ok(Message::Close(close))) => {
                 let code = close.map(|close| close.code.into());
+                self.run.counts.borrow_mut().closed += 1;
                 self.leave_socket();
                 self.handle(Input::Closed { socket, code });
             }
@@ -327,7 +330,13 @@ impl Line {
                 self.handle(Input::Opened { socket });
             }
             // While the gateway is down, or the proxy cuts.
-            Ok(Err(_)) | Err(_) => self.handle(Input::ConnectFailed { socket }),
+            Ok(Err(error)) => {
+                if error.downcast_ref().is_some_and(|error| matches!(error, tungstenite::Error::Http(_))) {
+                    self.run.counts.borrow_mut().refused += 1;
+                }
+                self.handle(Input::ConnectFailed { socket });
+            }
+            Err(_) => self.handle(Input::ConnectFailed { socket }),
         }
     }
 

@@ -4,6 +4,7 @@ pub mod accept;
 pub mod beside;
 pub mod events;
 pub mod fanout;
+pub mod floods;
 pub mod generator;
 pub mod idle_memory;
 pub mod publish;

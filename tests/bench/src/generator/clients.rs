@@ -22,7 +22,7 @@ pub const STALL: Duration = Duration::from_secs(30);
 /// How many handshakes are under way at once while the clients of a benchmark are opened.
 const HANDSHAKES_IN_FLIGHT_MAX: usize = 64;
 /// How many loopback addresses the clients connect from: one has only some 28,000 ports by default.
-const SOURCES: usize = 8;
+pub const SOURCES: usize = 8;
 
 /// The clients of a benchmark. Their keys count up from 0 for as long as none is closed.
 pub struct Clients {
@@ -169,7 +169,11 @@ impl Clients {
     }
 }
 
-fn connect_from(source: usize, server: SocketAddr) -> Result<TcpStream> {
+/// Connects from one of [`SOURCES`] addresses.
+///
+/// # Errors
+/// Nobody listens, or out of ports or descriptors.
+pub fn connect_from(source: usize, server: SocketAddr) -> Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(server), Type::STREAM.cloexec(), None)?;
     if server.ip() == IpAddr::V4(Ipv4Addr::LOCALHOST) {
         // The cast is exact: sources are few.

@@ -7,6 +7,7 @@ pub mod accept;
 pub mod clients;
 pub mod events;
 pub mod fanout;
+pub mod flood;
 pub mod inbound;
 pub mod requests;
 pub mod steady;
