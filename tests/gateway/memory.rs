@@ -128,7 +128,5 @@ async fn half_messages_of_many_sockets_filled_the_memory_while_pings_were_answer
     assert_eq!(reason, "The gateway has no room for the message now. Send it again.");
     let recovering = Connector::new(served.address).hub(HUB).recover(&identity).offer(RELIABLE);
     let mut recovered = recovering.open().await.unwrap();
-    recovered.read_connected().await;
-    assert_eq!(recovered.identity().connection_id, identity.connection_id);
     recovered.done(json!({"type": "joinGroup", "group": "h", "ackId": 1})).await;
 }

@@ -1,6 +1,6 @@
 //! Expressions and their types.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 /// What an expression can give. A null may stand for any of the first three.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,9 +52,9 @@ pub enum Expression {
     /// Whether a value equals one of a list.
     InList(Box<Expression>, Vec<Expression>),
     /// Whether a value is one of these texts.
-    OneOf(Box<Expression>, HashSet<String>),
+    OneOf(Box<Expression>, BTreeSet<String>),
     /// Whether one of the groups is one of these texts.
-    InAnyGroup(HashSet<String>),
+    InAnyGroup(BTreeSet<String>),
     /// Whether a value is one of the groups.
     InGroups(Box<Expression>),
     /// Whether all are true; at least two.

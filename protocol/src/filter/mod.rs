@@ -29,7 +29,7 @@ mod parse;
 mod tests;
 mod together;
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use expression::Expression;
@@ -51,8 +51,10 @@ pub trait Subject {
     fn group_count(&self) -> usize;
     /// Whether it is in a group.
     fn is_in_group(&self, group: &str) -> bool;
-    /// Whether it is in one of these groups: looks at the fewer ones.
-    fn is_in_any_group(&self, groups: &HashSet<String>) -> bool;
+    /// Whether it is in one of these groups.
+    fn is_in_any_group(&self, groups: &BTreeSet<String>) -> bool {
+        groups.iter().any(|group| self.is_in_group(group))
+    }
 }
 
 /// A filter that was checked. `Debug` shows its size, never its text, which names users.

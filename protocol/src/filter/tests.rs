@@ -31,10 +31,6 @@ impl Subject for Connection {
     fn is_in_group(&self, group: &str) -> bool {
         self.groups.contains(group)
     }
-
-    fn is_in_any_group(&self, groups: &HashSet<String>) -> bool {
-        groups.iter().any(|group| self.groups.contains(group.as_str()))
-    }
 }
 
 fn connections() -> [(char, Connection); 4] {
@@ -338,7 +334,6 @@ proptest! {
             fn protocol(&self) -> Option<&str> { None }
             fn group_count(&self) -> usize { 1 }
             fn is_in_group(&self, group: &str) -> bool { group == self.0 }
-            fn is_in_any_group(&self, groups: &HashSet<String>) -> bool { groups.contains(&self.0) }
         }
         prop_assert!(filter.selects(&InOne(text)));
     }

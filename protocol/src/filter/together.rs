@@ -3,7 +3,7 @@
 //!
 //! What a filter selects stays the same.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use super::expression::{Comparison, Expression};
 
@@ -42,13 +42,13 @@ struct Question {
 
 /// The operands of a chain with `or`, or of one with `and` in which what is asked is denied.
 fn chained(operands: Vec<Expression>, is_denied: bool) -> Vec<Expression> {
-    let mut sets: Vec<(Option<Expression>, HashSet<String>)> = Vec::new();
+    let mut sets: Vec<(Option<Expression>, BTreeSet<String>)> = Vec::new();
     let mut combined = Vec::new();
     for operand in operands {
         match question(operand, is_denied) {
             Ok(Question { element, text }) => match sets.iter_mut().find(|(known, _)| *known == element) {
                 Some((_, texts)) => _ = texts.insert(text),
-                None => sets.push((element, HashSet::from([text]))),
+                None => sets.push((element, BTreeSet::from([text]))),
             },
             Err(other) => combined.push(other),
         }
@@ -95,7 +95,7 @@ fn equality(operands: Box<[Expression; 2]>) -> Result<Question, Box<[Expression;
 
 /// `in` a list: its texts as a set, and what is computed one by one.
 fn listed(element: Expression, items: Vec<Expression>) -> Expression {
-    let mut texts = HashSet::new();
+    let mut texts = BTreeSet::new();
     let mut others = Vec::new();
     for item in items {
         match item {

@@ -1,6 +1,6 @@
 //! Whom a selection of the application means, and what the application asks about sessions.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use super::{Hub, SessionKey};
 use crate::filter::Subject;
@@ -32,7 +32,7 @@ impl Hub {
         if selection.excluded.is_empty() && selection.filter.is_none() {
             return all;
         }
-        let excluded: HashSet<SessionKey> =
+        let excluded: BTreeSet<SessionKey> =
             selection.excluded.iter().filter_map(|id| self.by_connection_id.get(id).copied()).collect();
         let filter = selection.filter.as_ref().filter(|_| !is_on(Mutation::FilterIgnored));
         let is_meant = |key: &SessionKey| {
@@ -112,7 +112,7 @@ impl Subject for Session {
         self.groups.contains(group)
     }
 
-    fn is_in_any_group(&self, groups: &HashSet<String>) -> bool {
+    fn is_in_any_group(&self, groups: &BTreeSet<String>) -> bool {
         if groups.len() < self.groups.len() {
             groups.iter().any(|group| self.groups.contains(group.as_str()))
         } else {
