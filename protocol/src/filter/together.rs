@@ -68,11 +68,10 @@ fn chained(operands: Vec<Expression>, is_denied: bool) -> Vec<Expression> {
 fn question(operand: Expression, is_denied: bool) -> Result<Question, Expression> {
     match operand {
         Expression::Compare(Comparison::Equal, operands) if !is_denied => {
-            equality(operands).map_err(|operands| Expression::Compare(Comparison::Equal, operands))
+            equality(*operands).map_err(|operands| Expression::Compare(Comparison::Equal, Box::new(operands)))
         }
-        Expression::Compare(Comparison::NotEqual, operands) if is_denied => {
-            equality(operands).map_err(|operands| Expression::Compare(Comparison::NotEqual, operands))
-        }
+        Expression::Compare(Comparison::NotEqual, operands) if is_denied => equality(*operands)
+            .map_err(|operands| Expression::Compare(Comparison::NotEqual, Box::new(operands))),
         Expression::InGroups(element) if !is_denied => match *element {
             Expression::String(text) => Ok(Question { element: None, text }),
             other => Err(Expression::InGroups(Box::new(other))),
@@ -84,12 +83,12 @@ fn question(operand: Expression, is_denied: bool) -> Result<Question, Expression
     }
 }
 
-fn equality(operands: Box<[Expression; 2]>) -> Result<Question, Box<[Expression; 2]>> {
-    match *operands {
+fn equality(operands: [Expression; 2]) -> Result<Question, [Expression; 2]> {
+    match operands {
         [element, Expression::String(text)] | [Expression::String(text), element] => {
             Ok(Question { element: Some(element), text })
         }
-        other => Err(Box::new(other)),
+        other => Err(other),
     }
 }
 
