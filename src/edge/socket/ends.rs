@@ -40,6 +40,10 @@ struct Told<'a> {
 
 fn told(end: End, begun: Option<&GatewayEnd>) -> Told<'_> {
     let without_frame = |end, closed_by| Told { end, closed_by, code: None, text: None };
+    let with_frame = |end, Close { code, reason }: Close| {
+        let (code, text) = (Some(code as u16), Some(reason));
+        Told { end, closed_by: "gateway", code, text }
+    };
     match (begun, end) {
         (Some(GatewayEnd::Closed(frame)), _) => {
             // A close frame is short: two bytes of header, two of code, the text.
@@ -49,15 +53,8 @@ fn told(end: End, begun: Option<&GatewayEnd>) -> Told<'_> {
         }
         (Some(GatewayEnd::Silent), _) => without_frame(SocketEnd::Silent, "gateway"),
         (Some(GatewayEnd::LetGo), _) => without_frame(SocketEnd::LetGo, "gateway"),
-        (None, End::Violation(Close { code, reason })) => {
-            let (code, text) = (Some(code as u16), Some(reason));
-            Told { end: SocketEnd::ProtocolViolation, closed_by: "gateway", code, text }
-        }
-        (None, End::GivenUp) => {
-            let Close { code, reason } = Close::NO_ROOM_FOR_MESSAGE;
-            let (code, text) = (Some(code as u16), Some(reason));
-            Told { end: SocketEnd::HalfMessageGivenUp, closed_by: "gateway", code, text }
-        }
+        (None, End::Violation(close)) => with_frame(SocketEnd::ProtocolViolation, close),
+        (None, End::GivenUp) => with_frame(SocketEnd::HalfMessageGivenUp, Close::NO_ROOM_FOR_MESSAGE),
         (None, End::PeerClosed(PeerClose(code))) => {
             Told { end: SocketEnd::ClientClosed, closed_by: "client", code, text: None }
         }

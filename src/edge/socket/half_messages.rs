@@ -1,7 +1,7 @@
 //! Messages that clients have sent the beginning of, and which of them is given up when memory is short.
 //!
-//! The largest goes first, and of those the oldest. Its socket is closed with 1013, and its session stays: the client comes back and sends the message
-//! again, so that nothing is lost. Reading never waits for memory.
+//! The largest goes first, and of several the oldest. Its socket is closed with 1013, and its session stays: the client comes
+//! back and sends the message again, so that nothing is lost. Reading never waits for memory.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

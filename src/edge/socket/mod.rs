@@ -27,7 +27,6 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use super::faults::Faults;
-
 use super::listener::Present;
 use super::sockets::Place;
 use super::tls;

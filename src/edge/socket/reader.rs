@@ -240,6 +240,10 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     async fn finish(mut self, end: End) {
         let user = self.socket.user_id().map(|user| user.as_str());
         ends::tell(&self.name, user, end, self.link.gateway_end());
+        // Nothing is read any more, and an end can take its time.
+        self.half_message = None;
+        self.websocket = WebSocket::from_raw_socket(Inbound::new(&[]), Role::Server, None);
+        self.link.take_giving_up();
         match end {
             End::Lost => self.socket.close(SocketEnd::Lost).await,
             End::PeerClosed(close) => {
@@ -250,11 +254,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 self.socket.close(end).await;
             }
             End::GivenUp => {
-                let close = Close::NO_ROOM_FOR_MESSAGE;
-                self.half_message = None;
-                self.websocket = WebSocket::from_raw_socket(Inbound::new(&[]), Role::Server, None);
                 self.name.half_messages.tell(&self.name, user);
-                self.socket.close_connection(close);
+                self.socket.close_connection(Close::NO_ROOM_FOR_MESSAGE);
                 let drained = drain(&mut self.io);
                 self.link.unless_cut(drained).await;
                 self.socket.close(SocketEnd::Lost).await;
