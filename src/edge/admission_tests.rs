@@ -341,6 +341,8 @@ async fn handlers_that_never_answer_are_told_of_so_many_ends_at_once() {
     }
     fail_after_leave(&shared, &mut heard).await;
     assert_eq!(shared.farewells.available_permits(), 0);
+    let counters = shared.edge.engine.counters();
+    assert!(counters.events_failed.all().any(|count| count == ("busy", 1)), "and that is told");
     shared.is_stopping.cancel();
     shared.tasks.close();
     shared.tasks.wait().await;

@@ -11,6 +11,21 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::support::*;
 
+/// Waits until the metrics of the gateway at this address have this line.
+pub async fn metric_at(address: SocketAddr, line: &str) {
+    soon(async {
+        loop {
+            let answer = Ask::new(address, "GET", "/metrics").send().await;
+            let text = String::from_utf8(answer.body).unwrap();
+            if text.lines().any(|found| found == line) {
+                return;
+            }
+            a_while().await;
+        }
+    })
+    .await;
+}
+
 /// A process with a configuration of its own, whose log is JSON at DEBUG.
 pub struct Told {
     pub served: Served,
@@ -48,17 +63,7 @@ impl Told {
 
     /// Waits until the metrics have this line.
     pub async fn metric(&self, line: &str) {
-        soon(async {
-            loop {
-                let answer = Ask::new(self.address(), "GET", "/metrics").send().await;
-                let text = String::from_utf8(answer.body).unwrap();
-                if text.lines().any(|found| found == line) {
-                    return;
-                }
-                a_while().await;
-            }
-        })
-        .await;
+        metric_at(self.address(), line).await;
     }
 
     pub async fn stop(self) -> Lines {

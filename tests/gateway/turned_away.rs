@@ -1,6 +1,7 @@
 //! Whoever is turned away for want of room is told: to the operator by one warning for each episode, whose end says how many
 //! they were, and by a count; to the client, where it is answered, by when it may try again.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use serde_json::json;
@@ -8,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::support::*;
-use crate::telling::{Lines, Told};
+use crate::telling::{Lines, Told, metric_at};
 
 /// Checks that there was one warning, and that its end has this count at least.
 fn one_episode(lines: &Lines, warning: &str, end: &str, count_min: u64) {
@@ -76,9 +77,8 @@ async fn connections_beyond_what_an_address_may_have_were_in_no_line() {
     for mut stream in connections(&told, 2).await {
         closed(&mut stream).await;
     }
-    let metrics = String::from_utf8(Ask::new(operator, "GET", "/metrics").send().await.body).unwrap();
     let counted = "oncewire_strangers_turned_away_total{reason=\"connections_per_address_max\"} 2";
-    assert!(metrics.lines().any(|line| line == counted), "{metrics}");
+    metric_at(operator, counted).await;
     drop(inside);
     let lines = told.stop().await;
     one_episode(&lines, "connections are closed: ", "connections are closed: ", 2);
@@ -96,13 +96,59 @@ async fn silent_connections_that_go_for_others_were_in_no_line() {
 }
 
 #[tokio::test]
+async fn requests_beyond_the_connections_that_are_being_answered_were_in_no_line() {
+    let operator = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let config = format!("http_connections_max = 2\ndemo = true\nadmin_listen = \"{operator}\"");
+    let told = Told::start(&config).await;
+    let address = told.address();
+    let mut slow = connections(&told, 2).await;
+    for stream in &mut slow {
+        let head = demo_request_head(address).replace("\r\n\r\n", "\r\nExpect: 100-continue\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        // From then on it is being answered.
+        let mut begun = [0; 12];
+        soon(stream.read_exact(&mut begun)).await.unwrap();
+        assert_eq!(&begun, b"HTTP/1.1 100");
+    }
+    for _ in 0..3 {
+        let answer = Ask::new(address, "GET", "/api/health").send().await;
+        assert_eq!((answer.status, answer.header("retry-after")), (503, "5"));
+    }
+    metric_at(operator, "oncewire_strangers_turned_away_total{reason=\"http_connections_max\"} 3").await;
+    drop(slow);
+    let lines = told.stop().await;
+    one_episode(&lines, "HTTP requests are refused: as many", "HTTP requests are refused: http_conn", 3);
+}
+
+#[tokio::test]
+async fn strangers_who_speak_neither_http_nor_tls_were_in_no_count() {
+    let directory = tempfile::tempdir().unwrap();
+    let files = Pair::new().write(directory.path());
+    let gateway = Gateway::with_tls(&files, |config| config.metrics = true).await;
+    for address in [gateway.address(), gateway.tls_address()] {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        stream.write_all(b"hello, is anybody there?\r\n\r\n").await.unwrap();
+        let _ = soon(stream.read_to_end(&mut Vec::new())).await;
+    }
+    for reason in ["no_http", "tls_failed"] {
+        let line = format!("oncewire_strangers_turned_away_total{{reason=\"{reason}\"}} 1");
+        metric_at(gateway.address(), &line).await;
+    }
+}
+
+/// Of a request to the demo page's routes whose body is to come.
+fn demo_request_head(address: SocketAddr) -> String {
+    format!(
+        "POST /demo/negotiate HTTP/1.1\r\nHost: {address}\r\nOrigin: http://{address}\r\n\
+         Content-Type: application/json\r\nContent-Length: 100\r\n\r\n"
+    )
+}
+
+#[tokio::test]
 async fn requests_that_are_shed_were_in_no_count_and_without_a_time_to_try_again() {
     let told = Told::start("demo = true").await;
     let address = told.address();
-    let head = format!(
-        "POST /demo/negotiate HTTP/1.1\r\nHost: {address}\r\nOrigin: http://{address}\r\n\
-         Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{{"
-    );
+    let head = demo_request_head(address) + "{";
     let mut slow = connections(&told, 66).await;
     for stream in &mut slow {
         stream.write_all(head.as_bytes()).await.unwrap();

@@ -1,4 +1,4 @@
-//! Where messages end in what a client sends, and how much has come of one that has not ended.
+//! Where messages end in what a client sends, and what the frame reader holds of one that has not ended.
 
 /// The lengths that stand for one in the 2 or 8 bytes behind them (RFC 6455, section 5.2).
 const LENGTH_IN_2_BYTES: u8 = 126;
@@ -23,9 +23,16 @@ pub(super) struct Boundary {
     is_in_message: bool,
     /// Whether the frame is of a message, and not a control frame.
     is_data: bool,
-    /// What has come of the message that has not ended, in bytes.
-    held_bytes: u32,
+    /// What has come of the frame, if it is of a message, in bytes.
+    frame_bytes: u32,
+    /// The largest frame since the frame reader was made: it keeps that buffer. In bytes.
+    largest_frame_bytes: u32,
+    /// Whole frames of the message that has not ended, in bytes.
+    fragments_bytes: u32,
 }
+
+/// The frame reader puts fragments together in a text that doubles as it grows.
+const GROWTH: usize = 2;
 
 /// What the next byte is.
 #[derive(Debug, Default, Clone, Copy)]
@@ -50,8 +57,8 @@ impl Boundary {
                 self.left -= skipped as u64;
                 bytes = &bytes[skipped..];
                 if self.is_data {
-                    self.held_bytes =
-                        self.held_bytes.saturating_add(u32::try_from(skipped).unwrap_or(u32::MAX));
+                    let skipped = u32::try_from(skipped).unwrap_or(u32::MAX);
+                    self.frame_bytes = self.frame_bytes.saturating_add(skipped);
                 }
                 if self.left == 0 {
                     self.end_frame();
@@ -107,14 +114,28 @@ impl Boundary {
 
     fn end_frame(&mut self) {
         self.part = Part::First;
-        if self.is_data && !self.is_in_message {
-            self.held_bytes = 0;
+        if !self.is_data {
+            return;
         }
+        let frame_bytes = std::mem::take(&mut self.frame_bytes);
+        self.largest_frame_bytes = self.largest_frame_bytes.max(frame_bytes);
+        self.fragments_bytes =
+            if self.is_in_message { self.fragments_bytes.saturating_add(frame_bytes) } else { 0 };
     }
 
-    /// What has come of the message that has not ended, in bytes, its masking keys included.
+    /// What the frame reader holds for a message that has not ended, in bytes, masking keys included: none between two
+    /// messages.
     pub(super) fn held_bytes(&self) -> usize {
-        self.held_bytes as usize
+        if self.fragments_bytes == 0 && self.frame_bytes == 0 {
+            return 0;
+        }
+        let buffer_bytes = self.frame_bytes.max(self.largest_frame_bytes) as usize;
+        buffer_bytes + GROWTH * self.fragments_bytes as usize
+    }
+
+    /// To be told when the frame reader has been made anew.
+    pub(super) fn forget_buffer(&mut self) {
+        self.largest_frame_bytes = 0;
     }
 
     /// Whether all that has come is whole messages.
@@ -186,23 +207,34 @@ mod tests {
     #[test]
     fn what_has_come_of_a_message_is_held_until_its_last_frame_has_come_whatever_stands_between() {
         let mut boundary = Boundary::default();
-        boundary.follow(&frame(0x81, 500));
-        assert_eq!(boundary.held_bytes(), 0);
         let first = frame(0x01, 70_000);
         boundary.follow(&first[..10_014]);
         assert_eq!(boundary.held_bytes(), 10_004, "the head of the frame is not kept");
         boundary.follow(&first[10_014..]);
-        assert_eq!(boundary.held_bytes(), 70_004);
+        assert_eq!(boundary.held_bytes(), 70_004 + 2 * 70_004);
         for _ in 0..1000 {
             boundary.follow(&frame(0x89, 100));
         }
-        assert_eq!(boundary.held_bytes(), 70_004, "pings are answered and forgotten");
+        assert_eq!(boundary.held_bytes(), 70_004 + 2 * 70_004, "pings are answered and forgotten");
         boundary.follow(&frame(0x00, 1_000));
-        assert_eq!(boundary.held_bytes(), 71_008);
+        assert_eq!(boundary.held_bytes(), 70_004 + 2 * 71_008);
         boundary.follow(&frame(0x80, 0));
         assert_eq!(boundary.held_bytes(), 0);
         boundary.follow(b"\x01\x00\x80\x00");
         assert_eq!(boundary.held_bytes(), 0);
+    }
+
+    #[test]
+    fn the_buffer_of_a_larger_message_before_it_is_held_too_until_the_frame_reader_is_made_anew() {
+        let mut boundary = Boundary::default();
+        boundary.follow(&frame(0x81, 50_000));
+        assert_eq!(boundary.held_bytes(), 0);
+        boundary.follow(&frame(0x81, 500)[..300]);
+        assert_eq!(boundary.held_bytes(), 50_004);
+        boundary.follow(&frame(0x81, 500)[300..]);
+        boundary.forget_buffer();
+        boundary.follow(&frame(0x81, 500)[..304]);
+        assert_eq!(boundary.held_bytes(), 300);
     }
 
     #[test]

@@ -120,6 +120,11 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             if let Some(end) = batch.end {
                 return end;
             }
+            if self.half_message.is_some() {
+                // One that is told to give up holds its part until it is scheduled: that may take a turn of all sockets,
+                // and meanwhile each of them reads once, not all that there is.
+                tokio::task::yield_now().await;
+            }
             if !self.may_read().await {
                 return self.stopped();
             }
@@ -169,6 +174,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             let config = *self.websocket.get_config();
             self.websocket = WebSocket::from_raw_socket(Inbound::new(&[]), Role::Server, Some(config));
             self.has_read_large = false;
+            self.boundary.forget_buffer();
         }
         batch
     }

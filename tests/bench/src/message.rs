@@ -71,6 +71,11 @@ fn write_request(
     out.extend_from_slice(br#""}"#);
 }
 
+/// A request of this type that needs a group: `joinGroup` or `leaveGroup`. Neither holds a quote.
+pub fn membership(kind: &str, group: &str, ack_id: u64) -> String {
+    format!(r#"{{"type":"{kind}","group":"{group}","ackId":{ack_id}}}"#)
+}
+
 /// A sequence ack.
 pub fn sequence_ack(sequence_id: u64) -> String {
     format!(r#"{{"type":"sequenceAck","sequenceId":{sequence_id}}}"#)

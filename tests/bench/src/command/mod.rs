@@ -7,6 +7,7 @@ pub mod fanout;
 pub mod floods;
 pub mod generator;
 pub mod idle_memory;
+pub mod joins;
 pub mod publish;
 pub mod rest;
 pub mod restart;

@@ -9,6 +9,7 @@ pub mod events;
 pub mod fanout;
 pub mod flood;
 pub mod inbound;
+pub mod joins;
 pub mod requests;
 pub mod steady;
 

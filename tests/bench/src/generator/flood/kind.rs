@@ -10,7 +10,7 @@ use super::swarm::{Part, Script};
 use crate::endpoint::{Endpoint, Purpose};
 use crate::frame::{self, Opcode};
 use crate::handshake;
-use crate::message::{HUB, RELIABLE_JSON};
+use crate::message::{self, HUB, RELIABLE_JSON};
 
 /// The group that floods publish to.
 const FLOODED: &str = "flooded";
@@ -251,7 +251,7 @@ fn join_or_leave(number: u64) -> String {
         Some(after) if after % 2 == 0 => ("joinGroup", GROUPS),
         Some(_) => ("leaveGroup", GROUPS),
     };
-    format!(r#"{{"type":"{kind}","group":"group {group}","ackId":{}}}"#, number + 1)
+    message::membership(kind, &format!("group {group}"), number + 1)
 }
 
 fn send_head(endpoint: &Endpoint, query: &str, body_bytes: usize) -> Result<String> {
