@@ -151,16 +151,6 @@ impl Config {
 
     /// Every number that is set, with its key and its range.
     fn numbers(&self) -> Vec<(String, u64, RangeInclusive<u64>)> {
-        let general = HubOverrides {
-            session_retention_seconds: Some(self.session_retention_seconds),
-            outbox_messages_max: Some(self.outbox_messages_max),
-            outbox_bytes_max: Some(self.outbox_bytes_max),
-            ack_window_ids: Some(self.ack_window_ids),
-            websocket_ping_seconds: Some(self.websocket_ping_seconds),
-            idempotency_window_seconds: Some(self.idempotency_window_seconds),
-            idempotency_requests_max: Some(self.idempotency_requests_max),
-            ..HubOverrides::default()
-        };
         let whole = [
             ("websocket_message_bytes_max", self.websocket_message_bytes_max as u64, 1..=64 * MIB),
             ("websocket_read_buffer_bytes", self.websocket_read_buffer_bytes as u64, 64..=MIB),
@@ -190,12 +180,10 @@ impl Config {
         ];
         let mut numbers: Vec<_> =
             whole.into_iter().map(|(key, value, range)| (key.to_owned(), value, range)).collect();
-        // A request that waits behind its original must still find it remembered.
-        let ack_window_ids_min = self.pending_requests_max as u64;
-        numbers.extend(hub_numbers("", &general, ack_window_ids_min));
+        numbers.extend(HubOverrides::general(self).numbers("", self));
         for (hub, own) in &self.hubs {
             let prefix = hub_prefix(hub);
-            numbers.extend(hub_numbers(&prefix, own, ack_window_ids_min));
+            numbers.extend(own.numbers(&prefix, self));
             for (index, handler) in own.event_handlers.iter().enumerate() {
                 numbers.extend(event_handlers::numbers(
                     &event_handlers::handler_prefix(&prefix, index),
@@ -211,21 +199,22 @@ impl Config {
 pub(super) fn warnings(config: &Config) -> Vec<ConfigWarning> {
     let mut warnings = Vec::new();
     warnings.extend(config.demo.then_some(ConfigWarning::DemoForEverybody));
-    let mut look = |prefix: &str, retention: Option<u64>, window: Option<usize>, durability| {
+    let mut look = |prefix: &str, own: &HubOverrides| {
         let key = |name: &str| format!("{prefix}{name}");
-        if retention.is_some_and(|seconds| seconds < 30) {
+        if own.session_retention_seconds.is_some_and(|seconds| seconds < 30) {
             warnings.push(ConfigWarning::ShortRetention { key: key("session_retention_seconds") });
         }
-        if window.is_some_and(|ids| ids < 1000) {
+        if own.ack_window_ids.is_some_and(|ids| ids < 1000) {
             warnings.push(ConfigWarning::ShortAckWindow { key: key("ack_window_ids") });
         }
-        if config.store == Store::Memory && matches!(durability, Some(Durability::Sync | Durability::Os)) {
+        let is_disk = matches!(own.durability, Some(Durability::Sync | Durability::Os));
+        if config.store == Store::Memory && is_disk {
             warnings.push(ConfigWarning::DurabilityOfMemory { key: key("durability") });
         }
     };
-    look("", Some(config.session_retention_seconds), Some(config.ack_window_ids), config.durability);
+    look("", &HubOverrides::general(config));
     for (hub, own) in &config.hubs {
-        look(&hub_prefix(hub), own.session_retention_seconds, own.ack_window_ids, own.durability);
+        look(&hub_prefix(hub), own);
     }
     for (hub, own) in &config.hubs {
         warnings.extend(event_handlers::warnings(&hub_prefix(hub), &own.event_handlers));
@@ -238,26 +227,6 @@ const GIB: u64 = 1024 * MIB;
 
 fn hub_prefix(hub: &str) -> String {
     format!("hubs.{hub:?}.")
-}
-
-fn hub_numbers(
-    prefix: &str,
-    own: &HubOverrides,
-    ack_window_ids_min: u64,
-) -> Vec<(String, u64, RangeInclusive<u64>)> {
-    let count = |value: Option<usize>| value.map(|value| value as u64);
-    [
-        ("session_retention_seconds", own.session_retention_seconds, 1..=604_800),
-        ("outbox_messages_max", count(own.outbox_messages_max), 1..=1_000_000),
-        ("outbox_bytes_max", count(own.outbox_bytes_max), 1..=GIB),
-        ("ack_window_ids", count(own.ack_window_ids), ack_window_ids_min..=1_000_000),
-        ("websocket_ping_seconds", own.websocket_ping_seconds, 1..=120),
-        ("idempotency_window_seconds", own.idempotency_window_seconds, 60..=604_800),
-        ("idempotency_requests_max", count(own.idempotency_requests_max), 1..=1_000_000),
-    ]
-    .into_iter()
-    .filter_map(|(key, value, range)| Some((format!("{prefix}{key}"), value?, range)))
-    .collect()
 }
 
 fn parse(text: &str) -> Result<Config, ConfigError> {

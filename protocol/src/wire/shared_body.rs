@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::encoding::{encode_varint, encoded_len_varint};
 
 use super::frame::write_fragment_header;
@@ -34,6 +34,9 @@ const JSON_SEQUENCE_ID: &[u8] = b"{\"sequenceId\":";
 const PROTOBUF_DATA_MESSAGE: u8 = 0x12;
 /// Field 4 of a data message, a varint.
 const PROTOBUF_SEQUENCE_ID: u8 = 0x20;
+
+/// Bytes of a frame header, of [`JSON_SEQUENCE_ID`], of the longest number and of a comma.
+const FRONT_BYTES_MAX: usize = 10 + JSON_SEQUENCE_ID.len() + 20 + 1;
 
 impl SharedBody {
     pub(super) fn json(object: Bytes) -> Self {
@@ -69,9 +72,14 @@ impl SharedBody {
             pieces.iter().for_each(|piece| out.extend_from_slice(piece));
             return;
         }
+        // Put together beside the buffer, which looks at its room at each of the many small pieces.
+        let mut front = [0; FRONT_BYTES_MAX];
+        let mut room = &mut front[..];
+        write_frame_header(self.opcode(), payload_bytes, &mut room);
+        self.write_front(sequence_id, &mut room);
+        let front_bytes = FRONT_BYTES_MAX - room.len();
         out.reserve(frame_header_bytes(payload_bytes) + payload_bytes);
-        write_frame_header(self.opcode(), payload_bytes, out);
-        self.write_front(sequence_id, out);
+        out.extend_from_slice(&front[..front_bytes]);
         out.extend_from_slice(shared);
         self.write_tail(sequence_id, out);
     }
@@ -110,15 +118,15 @@ impl SharedBody {
     }
 
     /// What stands before the shared part.
-    fn write_front(&self, sequence_id: Option<SequenceId>, out: &mut BytesMut) {
+    fn write_front(&self, sequence_id: Option<SequenceId>, out: &mut impl BufMut) {
         match (self.form, sequence_id) {
             (Form::Json, Some(id)) => {
-                out.extend_from_slice(JSON_SEQUENCE_ID);
-                out.extend_from_slice(itoa::Buffer::new().format(id).as_bytes());
-                out.extend_from_slice(b",");
+                out.put_slice(JSON_SEQUENCE_ID);
+                out.put_slice(itoa::Buffer::new().format(id).as_bytes());
+                out.put_u8(b',');
             }
             (Form::Protobuf, id) => {
-                out.extend_from_slice(&[PROTOBUF_DATA_MESSAGE]);
+                out.put_u8(PROTOBUF_DATA_MESSAGE);
                 encode_varint(self.data_bytes(id), out);
             }
             (Form::Json, None) | (Form::Raw(_), _) => {}
