@@ -42,6 +42,9 @@ pub fn sessions_after_fold(
             let (at, record) = (record.time, Arc::from(record));
             for shard in &mut shards {
                 shard.handle(at, Input::Records(vec![(offset, Arc::clone(&record))]));
+                while shard.has_waiting() {
+                    shard.handle(at, Input::GoOn);
+                }
             }
         }
     });

@@ -223,10 +223,13 @@ impl Driver {
                     None => std::future::pending().await,
                 }
             };
+            let waits = self.hub.has_waiting();
             // Records first: what a command is judged by should be as late as can be.
             tokio::select! {
                 biased;
-                Some(portion) = self.tail.next() => self.hub.handle(self.clock.now(), Input::Records(portion?)),
+                Some(portion) = self.tail.next(), if !waits => {
+                    self.hub.handle(self.clock.now(), Input::Records(portion?));
+                }
                 Some(done) = self.appends.next() => self.append_done(done),
                 () = writing => self.write = None,
                 received = self.inbox.recv_many(&mut commands, TURN_INPUTS_MAX) => {
@@ -241,7 +244,7 @@ impl Driver {
                 Ok(()) = self.rounds.changed() => {}
                 () = tokio::time::sleep(timeout.unwrap_or_default()), if timeout.is_some() && !self.has_more => {}
                 // Only when there is nothing else to do; otherwise each turn takes a step with it.
-                () = tokio::task::yield_now(), if self.has_more => {}
+                () = tokio::task::yield_now(), if self.has_more || waits => {}
             }
             // In each turn: while the log never runs empty, the inbox does not get its own.
             while commands.len() < TURN_INPUTS_MAX
@@ -258,13 +261,16 @@ impl Driver {
             if self.hub.poll_timeout().is_some_and(|at| at <= self.clock.now()) {
                 self.hub.handle(self.clock.now(), Input::Timeout);
             }
+            if waits {
+                self.hub.handle(self.clock.now(), Input::GoOn);
+            }
             self.settle()?;
             self.answer_looks();
             self.hub.wake_writers();
             self.step_checkpoint();
             // What a log that goes with the process says of ends, no later start could tell.
             let is_told = self.log.outlives_process() || self.hub.untold() == 0;
-            if self.appends.is_empty() && self.hub.is_marked() && is_told {
+            if self.appends.is_empty() && !self.hub.has_waiting() && self.hub.is_marked() && is_told {
                 for drained in self.draining.drain(..) {
                     let _ = drained.send(());
                 }
@@ -382,7 +388,9 @@ impl Driver {
                 Some(outcome) => self.append_done((ids, outcome)),
                 None => self.appends.push(append.map(move |outcome| (ids, outcome)).boxed()),
             }
-            while let Some(Some(portion)) = self.tail.next().now_or_never() {
+            while !self.hub.has_waiting()
+                && let Some(Some(portion)) = self.tail.next().now_or_never()
+            {
                 self.hub.handle(self.clock.now(), Input::Records(portion?));
             }
         }

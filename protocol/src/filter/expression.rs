@@ -1,7 +1,5 @@
 //! Expressions and their types.
 
-use std::collections::BTreeSet;
-
 /// What an expression can give. A null may stand for any of the first three.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Type {
@@ -31,7 +29,7 @@ impl Type {
 }
 
 /// An expression whose parts have the types that they need.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, PartialEq)]
 pub enum Expression {
     /// A literal.
     String(String),
@@ -51,10 +49,6 @@ pub enum Expression {
     Compare(Comparison, Box<[Expression; 2]>),
     /// Whether a value equals one of a list.
     InList(Box<Expression>, Vec<Expression>),
-    /// Whether a value is one of these texts.
-    OneOf(Box<Expression>, BTreeSet<String>),
-    /// Whether one of the groups is one of these texts.
-    InAnyGroup(BTreeSet<String>),
     /// Whether a value is one of the groups.
     InGroups(Box<Expression>),
     /// Whether all are true; at least two.
@@ -96,7 +90,7 @@ impl Identifier {
 }
 
 /// See [`Expression::Compare`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Comparison {
     /// Equal; null equals null.
     Equal,

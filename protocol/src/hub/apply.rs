@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::task::Waker;
 
+use super::folding::{DELIVERY_STEPS, INDEXING_STEPS};
 use super::handling::{LOST_WITH_GATEWAY, reason_text};
 use super::owner::Purpose;
 use super::request_window::Known;
@@ -13,16 +14,28 @@ use super::timer::Timer;
 use super::{Attachment, Connected, Hub, OpenId, Output, SessionEnded, SessionHandle, SessionKey};
 use crate::log::{
     Audience, Body, EndReason, EventId, HandlerReply, HandlerState, MessageRef, Offset, Opened, Published,
-    Record, RequestKey, Selection, Sent, Time, chunk_of,
+    Record, RequestKey, Sent, Time, chunk_of,
 };
 use crate::mutation::{Mutation, is_on};
 use crate::session::{Closing, Marking, MemoryBudget, Outcome, Session, SharedMessage, SharedOutbox};
 use crate::wire::{Close, ConnectionId, Downstream, GroupName, Message, ReconnectionToken, Sender};
 
 impl Hub {
-    /// Applies a record and settles the request that it came from.
-    pub(super) fn apply(&mut self, now: Time, offset: Offset, record: &Arc<Record>) {
-        if self.applied.is_some_and(|applied| offset <= applied) && !is_on(Mutation::OffsetNotCompared) {
+    /// Whether a record of this offset has taken effect already.
+    pub(super) fn is_applied(&self, offset: Offset) -> bool {
+        self.applied.is_some_and(|applied| offset <= applied) && !is_on(Mutation::OffsetNotCompared)
+    }
+
+    /// Applies a record and settles the request that it came from. `chosen` are the sessions of its selection, chosen before
+    /// anything changes for one of them.
+    pub(super) fn apply(
+        &mut self,
+        now: Time,
+        offset: Offset,
+        record: &Arc<Record>,
+        mut chosen: Vec<SessionKey>,
+    ) {
+        if self.is_applied(offset) {
             return;
         }
         self.applied = Some(offset);
@@ -30,7 +43,9 @@ impl Hub {
         self.covered.take_if(|covered| covered.is_behind(offset));
         self.proposer.observe(record.time);
         if self.is_new(offset, record) {
-            self.take_effect(offset, record);
+            // Those that were restored with the record's effect have it.
+            chosen.retain(|key| !self.is_covered(*key, offset));
+            self.take_effect(offset, record, chosen);
             if let Some(request) = &record.key.request {
                 self.requests.insert(request, record.time, record.body.refusal());
             }
@@ -72,7 +87,7 @@ impl Hub {
         self.by_connection_id.get(record.body.connection_id()?).copied()
     }
 
-    fn take_effect(&mut self, offset: Offset, record: &Record) {
+    fn take_effect(&mut self, offset: Offset, record: &Record, chosen: Vec<SessionKey>) {
         let publisher = self.session_of(record);
         let session = publisher.filter(|key| !self.is_covered(*key, offset));
         match &record.body {
@@ -120,19 +135,19 @@ impl Hub {
             }
             Body::Told { connection_ids } => self.forget_told(offset, connection_ids),
             Body::Refused(_) => {}
-            Body::Sent(sent) => self.send(offset, record.time, sent),
-            Body::Added { selection, groups } => {
-                for key in self.selected_at(offset, selection) {
+            Body::Sent(sent) => self.send(offset, record.time, sent, &chosen),
+            Body::Added { groups, .. } => {
+                for key in chosen {
                     groups.iter().for_each(|group| self.add_member(key, group));
                 }
             }
-            Body::Removed { selection, groups } => {
-                for key in self.selected_at(offset, selection) {
+            Body::Removed { groups, .. } => {
+                for key in chosen {
                     self.remove_from(key, groups);
                 }
             }
-            Body::Closed { selection, reason, takes_disconnected } => {
-                for key in self.selected_at(offset, selection) {
+            Body::Closed { reason, takes_disconnected, .. } => {
+                for key in chosen {
                     self.close(key, reason, record.time, *takes_disconnected);
                 }
             }
@@ -228,24 +243,16 @@ impl Hub {
         key
     }
 
-    /// The selected sessions, without those that were restored with the effects of this offset. All are chosen before
-    /// anything changes for one of them.
-    fn selected_at(&self, offset: Offset, selection: &Selection) -> Vec<SessionKey> {
-        let mut keys = self.selected(selection);
-        keys.retain(|key| !self.is_covered(*key, offset));
-        keys
-    }
-
-    fn send(&mut self, offset: Offset, time: Time, sent: &Sent) {
-        let receivers = self.selected_at(offset, &sent.selection);
+    fn send(&mut self, offset: Offset, time: Time, sent: &Sent, receivers: &[SessionKey]) {
         if receivers.is_empty() {
             return;
         }
         let message = message_sent(MessageRef { offset, part: 0 }, time, sent, &self.budget);
-        receivers.into_iter().for_each(|key| self.deliver_to(key, &message));
+        receivers.iter().for_each(|key| self.deliver_to(*key, &message));
     }
 
     fn deliver_to(&mut self, key: SessionKey, message: &Arc<SharedMessage>) {
+        self.folding.spent += DELIVERY_STEPS;
         let (woken, is_now_over_limits) = deliver(&self.sessions[key].outbox, message);
         self.woken.extend(woken);
         self.overflowed.extend(is_now_over_limits.then_some(key));
@@ -257,6 +264,7 @@ impl Hub {
             let Some(members) = self.groups.get(group) else { continue };
             let name = MessageRef { offset, part };
             let message = message_for(name, group, time, published, &self.budget);
+            self.folding.spent += DELIVERY_STEPS * members.len();
             for (&key, outbox) in members {
                 let is_skipped = is_on(Mutation::DeliverySkipped) && message.payload_bytes() % 16 == 5;
                 if left_out == Some(key) || is_skipped || self.is_covered(key, offset) {
@@ -277,6 +285,7 @@ impl Hub {
     }
 
     fn index_member(&mut self, key: SessionKey, group: &GroupName) {
+        self.folding.spent += INDEXING_STEPS;
         let outbox = Arc::clone(&self.sessions[key].outbox);
         self.groups.entry(group.clone()).or_default().insert(key, outbox);
     }
@@ -289,6 +298,7 @@ impl Hub {
     }
 
     fn unindex_member(&mut self, key: SessionKey, group: &GroupName) {
+        self.folding.spent += INDEXING_STEPS;
         if let Some(members) = self.groups.get_mut(group) {
             members.swap_remove(&key);
             if members.is_empty() {

@@ -6,7 +6,7 @@
 
 use super::owner::Purpose;
 use super::request_window::{Known, of_id};
-use super::{CommandError, CommandId, Hub, Output, UNTOLD_MAX};
+use super::{CommandError, CommandId, Hub, Output, SessionKey, UNTOLD_MAX};
 use crate::log::{Audience, Body, Permission, Refusal, RequestKey, Selection, Sent, Time};
 use crate::mutation::{Mutation, is_on};
 use crate::session::{PermissionError, group_name_bytes};
@@ -168,14 +168,21 @@ impl Hub {
     /// # Errors
     /// When one would be in more than it may be in, or in groups with longer names.
     pub fn check_room(&self, selection: &Selection, groups: &[GroupName]) -> Result<(), Refusal> {
-        let has_room = |key| {
+        let names_bytes = group_name_bytes(groups.iter());
+        let has_no_room = |key: SessionKey| {
             let known = &self.sessions[key].groups;
+            let has_room = |groups: usize, bytes: usize| {
+                known.len() + groups <= self.settings.groups_per_session_max
+                    && known.name_bytes() + bytes <= GROUP_NAMES_BYTES_MAX
+            };
+            if has_room(groups.len(), names_bytes) {
+                return false;
+            }
             let new: std::collections::BTreeSet<_> =
                 groups.iter().filter(|group| !known.contains(*group)).collect();
-            known.len() + new.len() <= self.settings.groups_per_session_max
-                && known.name_bytes() + group_name_bytes(new.into_iter()) <= GROUP_NAMES_BYTES_MAX
+            !has_room(new.len(), group_name_bytes(new.into_iter()))
         };
-        if self.selected(selection).into_iter().all(has_room) { Ok(()) } else { Err(Refusal::TooManyGroups) }
+        if self.has_selected(selection, has_no_room) { Err(Refusal::TooManyGroups) } else { Ok(()) }
     }
 
     fn pending_rule_changes(&self, of: &ConnectionId, wanted: Permission) -> usize {

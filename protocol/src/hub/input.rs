@@ -166,8 +166,11 @@ pub enum Input {
     Stop,
     /// The process is about to end, and the log outlives it: what clients have acknowledged is to be there.
     Leave,
-    /// Records from the log, in its order, none left out.
+    /// Records from the log, in its order, none left out. They go behind those that wait. A driver brings none while some do
+    /// (see [`Hub::has_waiting`](super::Hub::has_waiting)): that bounds what waits.
     Records(Vec<(Offset, Arc<Record>)>),
+    /// Others have been served: the records that wait may go on.
+    GoOn,
     /// An append failed. One that succeeds is not reported: its records come back.
     AppendFailed {
         /// Which.

@@ -8,7 +8,9 @@
 //! |---|---|
 //! | `input.rs` | what goes in and comes out |
 //! | `apply.rs` | the one fold (R11) |
-//! | `selecting.rs` | whom a selection means, and what is asked about sessions |
+//! | `folding.rs` | records one after the other, in portions between which others are served |
+//! | `choosing.rs` | whom a selection means |
+//! | `selecting.rs` | what is asked about sessions |
 //! | `owner.rs` | what the live owner alone decides: opening, closing, expiry, overflow, retries |
 //! | `commands.rs` | what the application asks the owner for |
 //! | `marks.rs` | sequence acks on their way into the log |
@@ -23,7 +25,9 @@
 mod apply;
 mod checkpoint;
 mod checkpointer;
+mod choosing;
 mod commands;
+mod folding;
 mod handling;
 mod input;
 mod marks;
@@ -38,6 +42,7 @@ mod timer;
 
 pub use checkpointer::{CheckpointBounds, CheckpointChange, Checkpointer, Step};
 pub use commands::{Action, Command, Done};
+pub use folding::FOLD_STEPS_MAX;
 pub use handling::{CallId, Connected, EventError, Handled, UNTOLD_MAX, UserEvent};
 pub use input::{
     AppendId, Attachment, CommandError, CommandId, Input, NewSession, OpenError, OpenId, Opening, Output,
@@ -59,6 +64,7 @@ use crate::log::{BootId, Offset, Proposer, Record, RequestName, Time, chunk_of};
 use crate::session::{MemoryBudget, OutboxLimits, RequestBounds, Session, SessionLimits, SharedOutbox};
 use crate::wire::{ConnectionId, GroupName, UserId};
 use checkpoint::Covered;
+use folding::Folding;
 use handling::Untold;
 use marks::Marks;
 use owner::{Expired, Proposal};
@@ -148,6 +154,7 @@ pub struct Hub {
     /// Records beside the sessions' batches whose append has no known outcome.
     proposals: BTreeMap<u64, Proposal>,
     expired: Expired,
+    folding: Folding,
     timers: Timers,
     marks: Marks,
     /// Whether a handler of the application takes `disconnected` events.
@@ -182,6 +189,7 @@ impl Hub {
             pending_requests: BTreeMap::new(),
             proposals: BTreeMap::new(),
             expired: Expired::default(),
+            folding: Folding::default(),
             timers: Timers::default(),
             marks: Marks::default(),
             takes_disconnected: false,
@@ -219,18 +227,8 @@ impl Hub {
             Input::Requests { session, requests } => self.take_requests(now, session, requests),
             Input::SocketClosed { session, end } => self.socket_closed(now, session, end),
             Input::Command(command) => self.command(now, *command),
-            Input::Records(records) => {
-                let was_live = self.is_live;
-                for (offset, record) in records {
-                    self.apply(now, offset, &record);
-                }
-                if self.is_live && !was_live {
-                    self.lend_budget(now);
-                    self.end_restored(now);
-                }
-                self.end_overflowed(now);
-                self.end_expired(now);
-            }
+            Input::Records(records) => self.take_records(now, records),
+            Input::GoOn => self.fold(now),
             Input::Called { call, answer } => self.called(now, call, answer),
             Input::Told(connection_ids) => self.told(now, connection_ids),
             Input::TakesDisconnected(takes_disconnected) => self.takes_disconnected = takes_disconnected,
@@ -295,6 +293,10 @@ impl Hub {
 
     /// Whether it takes sockets, and nobody is there and nothing is under way: it may be closed, and goes on from its log.
     pub fn is_idle(&self) -> bool {
-        self.is_live && self.sessions.is_empty() && self.untold() == 0 && self.proposals.is_empty()
+        self.is_live
+            && self.sessions.is_empty()
+            && self.untold() == 0
+            && self.proposals.is_empty()
+            && !self.has_waiting()
     }
 }

@@ -1,11 +1,8 @@
-//! Whom a selection of the application means, and what the application asks about sessions.
-
-use std::collections::BTreeSet;
+//! What the application asks about sessions.
 
 use super::{Hub, SessionKey};
 use crate::filter::Subject;
-use crate::log::{Audience, Permission, Selection};
-use crate::mutation::{Mutation, is_on};
+use crate::log::{Audience, Permission};
 use crate::session::{Phase, Session};
 use crate::wire::{ConnectionId, GroupName, UserId};
 
@@ -19,28 +16,6 @@ pub struct Member {
 }
 
 impl Hub {
-    /// The selected sessions, each once, in an order that is the same in every fold.
-    pub(super) fn selected(&self, selection: &Selection) -> Vec<SessionKey> {
-        let all: Vec<SessionKey> = match &selection.audience {
-            Audience::All => self.by_connection_id.values().copied().collect(),
-            Audience::Group(group) => {
-                self.groups.get(group).into_iter().flatten().map(|(key, _)| *key).collect()
-            }
-            Audience::User(user_id) => self.users.get(user_id).into_iter().flatten().copied().collect(),
-            Audience::Connection(id) => self.by_connection_id.get(id).copied().into_iter().collect(),
-        };
-        if selection.excluded.is_empty() && selection.filter.is_none() {
-            return all;
-        }
-        let excluded: BTreeSet<SessionKey> =
-            selection.excluded.iter().filter_map(|id| self.by_connection_id.get(id).copied()).collect();
-        let filter = selection.filter.as_ref().filter(|_| !is_on(Mutation::FilterIgnored));
-        let is_meant = |key: &SessionKey| {
-            !excluded.contains(key) && filter.is_none_or(|filter| filter.selects(&self.sessions[*key]))
-        };
-        all.into_iter().filter(is_meant).collect()
-    }
-
     /// Whether there is a session of this audience that is not about to end. One without a socket counts.
     pub fn has(&self, audience: &Audience) -> bool {
         match audience {
@@ -110,13 +85,5 @@ impl Subject for Session {
 
     fn is_in_group(&self, group: &str) -> bool {
         self.groups.contains(group)
-    }
-
-    fn is_in_any_group(&self, groups: &BTreeSet<String>) -> bool {
-        if groups.len() < self.groups.len() {
-            groups.iter().any(|group| self.groups.contains(group.as_str()))
-        } else {
-            self.groups.iter().any(|group| groups.contains(group.as_str()))
-        }
     }
 }

@@ -110,7 +110,7 @@ impl SelectionV2 {
             (None, None, Some(id)) => Audience::Connection(ConnectionId::new(&id)),
             _ => return Err(RecordError::Invalid("selection")),
         };
-        let filter = stored.filter.map(|text| Filter::parse(&text)).transpose();
+        let filter = stored.filter.map(|text| Filter::stored(&text)).transpose();
         Ok(Selection {
             audience,
             excluded: stored.excluded.iter().map(|id| ConnectionId::new(id)).collect(),

@@ -29,6 +29,8 @@ pub use error::{AckError, DecodeError, ErrorName};
 pub use frame::{Opcode, frame_header_bytes, write_frame_header};
 pub use memory::allocated;
 pub use message::{AckId, Downstream, Message, Received, ReconnectionToken, Sender, SequenceId, Upstream};
+#[cfg(test)]
+pub use names::names_read;
 pub use names::{ConnectionId, EventName, GroupName, HubName, NameError, UserId};
 pub use payload::{Metadata, MetadataBuilder, MetadataError, Payload, PayloadKind};
 pub use shared_body::{MessageRest, SharedBody};

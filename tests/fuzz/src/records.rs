@@ -139,6 +139,9 @@ fn fold(portions: &[&[(Offset, Arc<Record>)]], now: Time) -> Hub {
     let mut hub = Hub::new(settings(), Shard::WHOLE, BOOT, budget);
     for portion in portions {
         hub.handle(now, Input::Records(portion.to_vec()));
+        while hub.has_waiting() {
+            hub.handle(now, Input::GoOn);
+        }
         while hub.poll_output().is_some() {}
     }
     hub

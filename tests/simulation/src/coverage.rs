@@ -54,6 +54,7 @@ paths! {
     RetryRefused = "definite failure of an append that was in doubt",
     BootInDoubt = "boot record in doubt",
     ReadAgain = "records read again",
+    RecordsWaited = "records waited while others were served",
     Twin = "twin passed over",
     // Marks.
     Marked = "sequence acks marked",

@@ -70,9 +70,13 @@ struct Item {
     outbox: Option<SharedOutbox>,
 }
 
+/// What a shard folds before others are served, in steps: some records.
+const FOLD_STEPS: usize = 60;
+
 impl ShardNode {
     /// A shard that folds the log from the record at this index on.
-    pub fn new(hub: Hub, cursor: usize) -> Self {
+    pub fn new(mut hub: Hub, cursor: usize) -> Self {
+        hub.fold_in_portions_of(FOLD_STEPS);
         Self {
             hub,
             inbox: VecDeque::new(),
@@ -128,7 +132,8 @@ impl HubNode {
             let at = || format!("{} shard {index}", self.name);
             if !shard.hub.is_live() {
                 Some(format!("{}: does not live", at()))
-            } else if shard.cursor < self.log.durable() || !shard.inbox.is_empty() {
+            } else if shard.cursor < self.log.durable() || !shard.inbox.is_empty() || shard.hub.has_waiting()
+            {
                 Some(format!("{}: behind", at()))
             } else if !shard.hub.is_marked() {
                 Some(format!("{}: has marks to write", at()))
@@ -225,7 +230,9 @@ impl World {
             return self.schedule_in((1, 20), Event::Stop { process: self.process });
         };
         let is_done = self.hubs.iter().all(|hub| {
-            let is_marked = |shard: &ShardNode| shard.inbox.is_empty() && shard.hub.is_marked();
+            let is_marked = |shard: &ShardNode| {
+                shard.inbox.is_empty() && !shard.hub.has_waiting() && shard.hub.is_marked()
+            };
             hub.log.queue.is_empty() && hub.shards.iter().all(is_marked)
         });
         if is_done || self.now_ms() - since_ms > LEAVE_MS {
@@ -255,6 +262,7 @@ impl World {
         let node = &mut self.hubs[hub].shards[shard];
         node.is_run_scheduled = false;
         let mut appends = Appends::new();
+        let waits = self.hubs[hub].shards[shard].hub.has_waiting();
         for _ in 0..self.random.within((1, 8)) {
             let Some(Item { input, outbox }) = self.hubs[hub].shards[shard].inbox.pop_front() else { break };
             self.look_at(hub, &input, outbox.as_ref());
@@ -264,10 +272,17 @@ impl World {
             self.hubs[hub].shards[shard].hub.handle(now, input);
             self.drain(hub, shard, is_resume, &mut appends);
         }
+        if waits {
+            // What comes meanwhile is judged before the records that wait.
+            self.note(Path::RecordsWaited);
+            let now = self.hub_time(hub);
+            self.hubs[hub].shards[shard].hub.handle(now, Input::GoOn);
+            self.drain(hub, shard, false, &mut appends);
+        }
         self.append_all(hub, appends);
         let node = &mut self.hubs[hub].shards[shard];
         node.hub.wake_writers();
-        if !node.inbox.is_empty() {
+        if !node.inbox.is_empty() || node.hub.has_waiting() {
             node.is_run_scheduled = true;
             self.schedule_in(self.weather.shard_ms, Event::Run { hub, shard, process: self.process });
         }

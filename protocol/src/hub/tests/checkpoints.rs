@@ -249,6 +249,9 @@ impl World {
         let portion = (from..to).map(|at| (offset_of(at), Arc::clone(&self.writer.log[at]))).collect();
         self.folded[shard] = to;
         self.shards[shard].handle(NOW, Input::Records(portion));
+        while self.shards[shard].has_waiting() {
+            self.shards[shard].handle(NOW, Input::GoOn);
+        }
         while let Some(output) = self.shards[shard].poll_output() {
             let is_told = matches!(output, Output::Disconnected(_) | Output::Ended(_));
             assert!(is_told, "there is nothing to decide");
@@ -262,6 +265,9 @@ impl World {
         let all = self.writer.log.iter().enumerate();
         let all = all.map(|(at, record)| (offset_of(at), Arc::clone(record))).collect();
         whole.handle(NOW, Input::Records(all));
+        while whole.has_waiting() {
+            whole.handle(NOW, Input::GoOn);
+        }
         for hub in &self.shards {
             assert_eq!(hub_part(hub), hub_part(&whole));
         }

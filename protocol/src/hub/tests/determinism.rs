@@ -26,20 +26,22 @@ proptest! {
         steps in vec(step(), 1..300),
         cuts in vec(any::<Index>(), 0..10),
         clock in any::<u64>(),
+        portion in 1usize..200,
     ) {
         let log = LogWriter::new(1000).write(&steps);
-        let at_once = outcome(&[fold(&log, &[], Shard::WHOLE, Time(0))]);
+        let at_once = outcome(&[fold(&log, &[], Shard::WHOLE, Time(0), FOLD_STEPS_MAX)]);
         prop_assert_eq!(&at_once, &naive(&log));
-        prop_assert_eq!(&at_once, &outcome(&[fold(&log, &cuts, Shard::WHOLE, Time(clock))]));
+        prop_assert_eq!(&at_once, &outcome(&[fold(&log, &cuts, Shard::WHOLE, Time(clock), portion)]));
         let shards: Vec<Hub> =
-            (0..3).map(|index| fold(&log, &cuts, Shard { index, count: 3 }, Time(clock))).collect();
+            (0..3).map(|index| fold(&log, &cuts, Shard { index, count: 3 }, Time(clock), portion)).collect();
         prop_assert_eq!(&at_once, &outcome(&shards));
     }
 }
 
-fn fold(log: &Log, cuts: &[Index], shard: Shard, now: Time) -> Hub {
+fn fold(log: &Log, cuts: &[Index], shard: Shard, now: Time, portion_steps: usize) -> Hub {
     let budget = Arc::new(MemoryBudget::new(usize::MAX));
     let mut hub = Hub::new(settings(), shard, BootId(u128::MAX), budget);
+    hub.fold_in_portions_of(portion_steps);
     let mut ends: Vec<usize> = cuts.iter().map(|cut| cut.index(log.len() + 1)).collect();
     ends.push(log.len());
     ends.sort_unstable();
@@ -48,6 +50,11 @@ fn fold(log: &Log, cuts: &[Index], shard: Shard, now: Time) -> Hub {
         let portion = (from..end).map(|n| (offset_of(n), Arc::clone(&log[n]))).collect();
         from = end;
         hub.handle(now, Input::Records(portion));
+        while hub.has_waiting() {
+            // Others are served in between, and see nothing by halves.
+            hub.handle(now, Input::Timeout);
+            hub.handle(now, Input::GoOn);
+        }
         hub.handle(now, Input::Timeout);
         assert!(hub.poll_output().is_none(), "one that is not live decides nothing");
     }

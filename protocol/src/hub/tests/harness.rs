@@ -112,6 +112,9 @@ impl World {
 
     pub fn handle(&mut self, input: Input) {
         self.hub.handle(self.now, input);
+        while self.hub.has_waiting() {
+            self.hub.handle(self.now, Input::GoOn);
+        }
         while let Some(output) = self.hub.poll_output() {
             match output {
                 Output::Append { append, records } => self.appends.push_back((append, records)),

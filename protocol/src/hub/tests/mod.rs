@@ -8,6 +8,7 @@ mod ends;
 mod events;
 mod failures;
 mod fold;
+mod folding;
 mod harness;
 mod marks;
 mod random_log;

@@ -96,6 +96,9 @@ fn fold(log: &[(Offset, Arc<Record>)], cuts: &[usize], shard: Shard, now: Time) 
     ends.sort_unstable();
     for end in ends {
         hub.handle(now, Input::Records(log[from..end].to_vec()));
+        while hub.has_waiting() {
+            hub.handle(now, Input::GoOn);
+        }
         if !hub.is_live() {
             hub.handle(now, Input::Timeout);
             assert!(hub.poll_output().is_none(), "one that is not live decides nothing");

@@ -268,6 +268,9 @@ impl World {
         let from = self.applied.saturating_sub(again);
         self.applied = to;
         self.handle(Input::Records(self.truth.log[from..to].to_vec()));
+        while self.hub.has_waiting() {
+            self.handle(Input::GoOn);
+        }
     }
 
     fn wait(&mut self, ms: u64) {

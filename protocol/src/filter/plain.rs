@@ -1,4 +1,4 @@
-//! What an expression gives for a connection.
+//! What an expression gives for a connection, as it stands there: what tests hold the compiled form to.
 //!
 //! Types were checked when the expression was read, so a value of another type than is needed is a null.
 
@@ -6,6 +6,7 @@ use std::borrow::Cow;
 
 use super::Subject;
 use super::expression::{Comparison, Expression, Function, Identifier};
+use super::text::{count, index_of, lower, substring, upper, utf16_len};
 
 #[derive(Debug, PartialEq)]
 enum Value<'a> {
@@ -40,11 +41,6 @@ fn value<'a>(expression: &'a Expression, subject: &'a impl Subject) -> Value<'a>
             let element = value(element, subject);
             Value::Bool(items.iter().any(|item| are_equal(&element, &value(item, subject))))
         }
-        Expression::OneOf(element, texts) => match value(element, subject) {
-            Value::String(text) => Value::Bool(texts.contains(&*text)),
-            _ => Value::Bool(false),
-        },
-        Expression::InAnyGroup(texts) => Value::Bool(subject.is_in_any_group(texts)),
         Expression::InGroups(element) => match value(element, subject) {
             Value::String(group) => Value::Bool(subject.is_in_group(&group)),
             _ => Value::Bool(false),
@@ -97,12 +93,19 @@ fn call<'a>(function: Function, arguments: &'a [Expression], subject: &'a impl S
             Value::Groups => Value::Int(count(subject.group_count())),
             _ => Value::Null,
         },
-        Function::ToLower => string(text(0).map(|text| each_char(&text, char::to_lowercase))),
-        Function::ToUpper => string(text(0).map(|text| each_char(&text, char::to_uppercase))),
+        Function::ToLower => string(text(0).map(|text| lower(&text))),
+        Function::ToUpper => string(text(0).map(|text| upper(&text))),
         Function::Trim => string(text(0).map(|text| text.trim().to_owned())),
         Function::Substring => {
-            let length = if arguments.len() > 2 { Some(argument(2)) } else { None };
-            string(text(0).and_then(|text| substring(&text, &argument(1), length.as_ref())))
+            let number = |at| match argument(at) {
+                Value::Int(number) => Some(number),
+                _ => None,
+            };
+            let part = || match arguments.len() {
+                0..3 => substring(&text(0)?, number(1)?, None),
+                _ => substring(&text(0)?, number(1)?, Some(number(2)?)),
+            };
+            string(part())
         }
         Function::IndexOf => Value::Int(both().map_or(-1, |(text, part)| index_of(&text, &part))),
         Function::Concat => match (text(0), text(1)) {
@@ -116,43 +119,4 @@ fn call<'a>(function: Function, arguments: &'a [Expression], subject: &'a impl S
         Function::StartsWith => Value::Bool(both().is_some_and(|(text, part)| text.starts_with(&*part))),
         Function::EndsWith => Value::Bool(both().is_some_and(|(text, part)| text.ends_with(&*part))),
     }
-}
-
-fn count(number: usize) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
-}
-
-fn utf16_len(text: &str) -> i64 {
-    count(text.encode_utf16().count())
-}
-
-/// Maps characters one by one and leaves those alone that would become several: whatever the locale.
-fn each_char<I: Iterator<Item = char>>(text: &str, map: fn(char) -> I) -> String {
-    let mapped = |c: char| {
-        let mut all = map(c);
-        match (all.next(), all.next()) {
-            (Some(one), None) => one,
-            _ => c,
-        }
-    };
-    text.chars().map(mapped).collect()
-}
-
-/// None when the part is not wholly inside. Half of a surrogate pair becomes a replacement character.
-fn substring(text: &str, start: &Value<'_>, length: Option<&Value<'_>>) -> Option<String> {
-    let number = |value: &Value<'_>| match value {
-        Value::Int(number) => usize::try_from(*number).ok(),
-        _ => None,
-    };
-    let units: Vec<u16> = text.encode_utf16().collect();
-    let start = number(start)?;
-    let end = match length {
-        Some(length) => start.checked_add(number(length)?)?,
-        None => units.len(),
-    };
-    Some(String::from_utf16_lossy(units.get(start..end)?))
-}
-
-fn index_of(text: &str, part: &str) -> i64 {
-    text.find(part).map_or(-1, |at| utf16_len(&text[..at]))
 }
