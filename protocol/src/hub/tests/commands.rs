@@ -207,6 +207,30 @@ fn r4_more_groups_than_a_session_may_be_in_are_refused_before() {
 }
 
 #[test]
+fn whether_there_is_room_is_asked_only_of_those_whom_the_filter_selects() {
+    let mut world = World::with(HubSettings { groups_per_session_max: 2, ..settings() }, usize::MAX);
+    let sessions: [(&str, &str, &[&str]); 3] =
+        [("full", "ann", &["g", "h"]), ("half", "bob", &["g"]), ("empty", "cleo", &[])];
+    open_all(&mut world, &sessions);
+    let names = ["g", "x"];
+    for (filter, expected) in [
+        ("userId eq 'ann'", Err(CommandError::TooManyGroups)),
+        ("length(groups) gt 1", Err(CommandError::TooManyGroups)),
+        ("true", Err(CommandError::TooManyGroups)),
+        ("userId ne 'ann'", Ok(Done::Executed)),
+        ("not ('h' in groups)", Ok(Done::Executed)),
+        ("false", Ok(Done::Executed)),
+    ] {
+        let command = world.command(add(filtered(all(), filter), &names));
+        world.settle();
+        assert_eq!(world.done[&command], expected, "{filter}");
+    }
+    let command = world.command(add(without(all(), &["full"]), &names));
+    world.settle();
+    assert_eq!(world.done[&command], Ok(Done::Executed));
+}
+
+#[test]
 fn a_closed_client_gets_what_was_sent_before_then_the_reason_and_can_never_resume() {
     let mut world = World::new();
     let [a, b, c] = three(&mut world);

@@ -2,7 +2,7 @@
 
 use super::super::*;
 use super::harness::*;
-use crate::filter::Filter;
+use crate::filter::{FILTER_VALUES_MAX, Filter};
 use crate::hub::FOLD_STEPS_MAX;
 use crate::log::{Audience, Selection};
 use crate::wire::Subprotocol;
@@ -98,6 +98,51 @@ fn whom_a_record_means_is_what_they_were_before_the_next_record() {
         let expected: &[&str] = if n == 5 { &["1 all"] } else { &["1 all", "2 left"] };
         assert_eq!(&world.reads(client)[..expected.len()], expected, "{n}");
     }
+}
+
+#[test]
+fn a_filter_in_the_log_that_is_over_the_bound_selects_whom_it_did() {
+    let clauses = |count: usize| {
+        let clauses: Vec<String> = (0..count).map(|n| format!("endswith(userId,'u{n}')")).collect();
+        clauses.join(" or ")
+    };
+    let filter = clauses(FILTER_VALUES_MAX + 1);
+    assert!(Filter::parse(&filter).is_err(), "none like it comes in any more");
+    let mut world = World::new();
+    let clients = clients(&mut world, FILTER_VALUES_MAX + 2);
+    let selection =
+        Selection { filter: Some(Filter::stored(&filter).unwrap()), ..Selection::whole(Audience::All) };
+    world.command(send(selection, "m"));
+    let (_, records) = world.store();
+    let stored: Vec<_> = records.iter().map(|record| record.encode()).collect();
+    let last = world.log.len() - 1;
+    world.log[last] = Arc::new(Record::decode(stored[0].clone()).unwrap());
+    world.apply();
+    let got: Vec<bool> = clients.iter().map(|client| world.reads(client) == ["1 m"]).collect();
+    assert_eq!(got.iter().filter(|has| **has).count(), FILTER_VALUES_MAX + 1);
+    assert!(!got[FILTER_VALUES_MAX + 1], "nobody asked for the last one");
+}
+
+#[test]
+fn many_messages_for_many_sessions_that_came_at_once_held_everybody_up() {
+    let mut world = World::new();
+    let clients = clients(&mut world, 100);
+    for client in &clients {
+        world.ask_for(client, join(1, "g"));
+    }
+    for n in 0..10 {
+        world.command(send(Selection::whole(Audience::All), "all"));
+        world.send(&clients[n], [publish(2, "g", "group")]);
+    }
+    while !world.appends.is_empty() {
+        world.store();
+    }
+    // Room for the deliveries of one record.
+    world.hub.fold_in_portions_of(400);
+    bring(&mut world);
+    assert_eq!(go_on(&mut world), 19, "others are served after each");
+    let messages = clients.iter().map(|client| world.reads(client).len()).collect::<Vec<_>>();
+    assert!(messages.iter().zip(0..).all(|(read, n)| *read == if n < 10 { 21 } else { 20 }), "{messages:?}");
 }
 
 /// What a portion takes about, in milliseconds; see [`FOLD_STEPS_MAX`].
