@@ -151,7 +151,7 @@ impl Hub {
         }
     }
 
-    /// Those that are found there, by their ids as all are.
+    /// Those that are found there, each once.
     fn narrowed(&self, narrowed: &[Narrowed<'_>]) -> Vec<SessionKey> {
         let mut keys = Vec::new();
         for narrowed in narrowed {
@@ -167,8 +167,7 @@ impl Hub {
                 return self.by_connection_id.values().copied().collect();
             }
         }
-        let id_of = |key: &SessionKey| &self.sessions[*key].connection_id;
-        keys.sort_unstable_by(|a, b| id_of(a).cmp(id_of(b)));
+        keys.sort_unstable();
         keys.dedup();
         keys
     }

@@ -2,7 +2,7 @@
 //!
 //! A shard folds its hub's whole log but keeps only the sessions that it owns (see [`Shard`]). It knows no async, no
 //! threads, no stores and no HTTP: the driver calls [`Hub::handle`] with one input, then drains
-//! [`Hub::poll_output`] and calls [`Hub::wake_writers`].
+//! [`Hub::poll_output`] and calls [`Hub::wake_writers`]. While [`Hub::has_waiting`], it brings [`Input::GoOn`] in each turn.
 //!
 //! | file | holds |
 //! |---|---|

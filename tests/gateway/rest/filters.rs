@@ -149,6 +149,12 @@ async fn what_is_no_filter_is_refused_with_its_position_before_the_body_is_read(
     expect(&gateway, "POST", &nested, 202).await;
     let too_deep = format!(":send?filter={}true{}", "(".repeat(65), ")".repeat(65));
     expect(&gateway, "POST", &too_deep, 400).await;
+    let costly = |values: usize| {
+        let clauses: Vec<String> = (0..values).map(|n| format!("contains(userId,%27{n}%27)")).collect();
+        format!(":send?filter={}", clauses.join("%20or%20"))
+    };
+    expect(&gateway, "POST", &costly(100), 202).await;
+    expect(&gateway, "POST", &costly(101), 400).await;
 }
 
 #[tokio::test]
