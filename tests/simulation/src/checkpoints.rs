@@ -135,7 +135,8 @@ impl World {
                     self.fail(Failure::Unrestorable("a record is trimmed that has to be folded".to_owned()));
                     return None;
                 }
-                let nodes = shards.into_iter().map(|shard| ShardNode::new(shard, cursor)).collect();
+                let steps = self.weather.fold_steps();
+                let nodes = shards.into_iter().map(|shard| ShardNode::new(shard, cursor, steps)).collect();
                 Some((nodes, checkpointer))
             }
             Err(error) => {

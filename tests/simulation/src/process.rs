@@ -70,13 +70,10 @@ struct Item {
     outbox: Option<SharedOutbox>,
 }
 
-/// What a shard folds before others are served, in steps: some records.
-const FOLD_STEPS: usize = 60;
-
 impl ShardNode {
-    /// A shard that folds the log from the record at this index on.
-    pub fn new(mut hub: Hub, cursor: usize) -> Self {
-        hub.fold_in_portions_of(FOLD_STEPS);
+    /// A shard that folds the log from the record at this index on, so many steps before others are served.
+    pub fn new(mut hub: Hub, cursor: usize, fold_steps: usize) -> Self {
+        hub.fold_in_portions_of(fold_steps);
         Self {
             hub,
             inbox: VecDeque::new(),

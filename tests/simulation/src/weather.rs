@@ -228,6 +228,12 @@ impl Weather {
         self.faults.iter().any(|(on, _)| *on == fault)
     }
 
+    /// What a shard folds before others are served, in steps: a few records. In a fast world it is some tens, since a start
+    /// has to be over before outboxes are full there.
+    pub fn fold_steps(&self) -> usize {
+        if self.is_fast { 1_200 } else { 60 }
+    }
+
     /// Whether a hub never has to end a session for want of room.
     pub fn has_room(&self, hub: usize) -> bool {
         let OutboxLimits { messages_max, bytes_max } = self.settings[hub].outbox;
