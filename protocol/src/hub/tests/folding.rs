@@ -130,9 +130,9 @@ fn many_messages_for_many_sessions_that_came_at_once_held_everybody_up() {
     for client in &clients {
         world.ask_for(client, join(1, "g"));
     }
-    for n in 0..10 {
+    for client in &clients[..10] {
         world.command(send(Selection::whole(Audience::All), "all"));
-        world.send(&clients[n], [publish(2, "g", "group")]);
+        world.send(client, [publish(2, "g", "group")]);
     }
     while !world.appends.is_empty() {
         world.store();
