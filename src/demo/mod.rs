@@ -38,6 +38,12 @@ pub const HUB: &str = "demo";
 /// The largest body that an operation takes, in bytes.
 pub const BODY_BYTES_MAX: usize = 4096;
 
+/// The longest name of a user, in bytes.
+const USER_BYTES_MAX: usize = 128;
+
+/// The longest stall, in milliseconds.
+const STALL_MILLISECONDS_MAX: u64 = 60_000;
+
 /// What the demo needs of the rest of the gateway.
 pub struct Demo {
     /// The settings.

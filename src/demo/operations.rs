@@ -12,15 +12,12 @@ use url::Url;
 use super::body::JsonBody;
 use super::refusal::Refusal;
 use super::site::Reached;
-use super::{Demo, HUB};
+use super::{Demo, HUB, STALL_MILLISECONDS_MAX, USER_BYTES_MAX};
 use crate::auth::{ClientGrant, SignError};
 use crate::config::{Durability, Store};
 use crate::edge::Fault;
 use crate::engine;
 use crate::telemetry;
-
-/// The longest name of a user, in bytes.
-pub(super) const USER_BYTES_MAX: usize = 128;
 
 /// How long the page may connect with an access token, in seconds. It gets a new one for each new session.
 const TOKEN_VALIDITY_SECONDS: u64 = 60 * 60;
@@ -104,9 +101,6 @@ pub(super) async fn status(State(demo): State<Arc<Demo>>) -> Response {
         version: env!("CARGO_PKG_VERSION"),
     })
 }
-
-/// The longest stall, in milliseconds.
-pub(super) const STALL_MILLISECONDS_MAX: u64 = 60_000;
 
 /// On which socket.
 #[derive(Deserialize)]

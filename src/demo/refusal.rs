@@ -4,6 +4,8 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
+use super::{STALL_MILLISECONDS_MAX, USER_BYTES_MAX};
+
 /// Why a request is refused. The text is the answer's; it holds nothing of the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refusal {
@@ -26,16 +28,13 @@ pub(super) enum Refusal {
     #[error("the body is not what this operation takes")]
     BadBody,
     /// The user's name is blank or too long.
-    #[error(
-        "the user's name must not be blank, and have at most {} bytes",
-        super::operations::USER_BYTES_MAX
-    )]
+    #[error("the user's name must not be blank, and have at most {USER_BYTES_MAX} bytes")]
     BadUser,
     /// The session has no socket, or does not exist, or is one of another hub.
     #[error("this connection has no socket here")]
     NoSocket,
     /// A stall that is no stall, or too long.
-    #[error("a stall takes 1 to {} milliseconds", super::operations::STALL_MILLISECONDS_MAX)]
+    #[error("a stall takes 1 to {STALL_MILLISECONDS_MAX} milliseconds")]
     BadStall,
     /// Nobody would start the process again.
     #[error("this gateway has no supervisor that would start it again: use oncewire dev")]

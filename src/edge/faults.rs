@@ -10,8 +10,6 @@ use oncewire_protocol::session::AttachEpoch;
 use oncewire_protocol::wire::{ConnectionId, HubName};
 use parking_lot::Mutex;
 
-use super::socket::{Link, WeakLink};
-
 /// What happens to a socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
@@ -24,23 +22,29 @@ pub enum Fault {
     LoseNextAck,
 }
 
+/// What faults can be made on.
+pub(super) trait Victim: Send + Sync {
+    /// Makes a fault; false when it is too late.
+    fn suffer(&self, fault: Fault) -> bool;
+}
+
 /// The sockets on which faults can be made: those of one hub.
 pub struct Faults {
     hub: &'static str,
     /// The newest socket of each session.
-    links: Mutex<HashMap<ConnectionId, (AttachEpoch, WeakLink)>>,
+    sockets: Mutex<HashMap<ConnectionId, (AttachEpoch, Arc<dyn Victim>)>>,
 }
 
 impl Faults {
     /// For the sockets of this hub, named in lower case.
     pub fn new(hub: &'static str) -> Arc<Self> {
-        Arc::new(Self { hub, links: Mutex::default() })
+        Arc::new(Self { hub, sockets: Mutex::default() })
     }
 
     /// Makes a fault on a session's socket; false when there is none.
     pub fn make(&self, connection_id: &str, fault: Fault) -> bool {
-        let link = self.links.lock().get(connection_id).and_then(|(_, link)| link.upgrade());
-        link.is_some_and(|link| link.order(fault))
+        let victim = self.sockets.lock().get(connection_id).map(|(_, victim)| Arc::clone(victim));
+        victim.is_some_and(|victim| victim.suffer(fault))
     }
 
     /// Whether sockets of this hub are known here.
@@ -53,32 +57,31 @@ impl Faults {
         self: &Arc<Self>,
         connection_id: &ConnectionId,
         epoch: AttachEpoch,
-        link: &Link,
+        victim: Arc<dyn Victim>,
     ) -> Registration {
-        let link = link.downgrade();
-        let mut links = self.links.lock();
+        let mut sockets = self.sockets.lock();
         // Sockets that were attached one after the other need not be handed over in this order.
-        if links.get(connection_id).is_none_or(|(known, _)| *known < epoch) {
-            links.insert(connection_id.clone(), (epoch, link.clone()));
+        if sockets.get(connection_id).is_none_or(|(known, _)| *known < epoch) {
+            sockets.insert(connection_id.clone(), (epoch, victim));
         }
-        drop(links);
-        Registration { faults: Arc::clone(self), connection_id: connection_id.clone(), link }
+        drop(sockets);
+        Registration { faults: Arc::clone(self), connection_id: connection_id.clone(), epoch }
     }
 }
 
 /// That a socket is known; dropped, it no longer is.
 pub(super) struct Registration {
     faults: Arc<Faults>,
-    pub(super) connection_id: ConnectionId,
-    link: WeakLink,
+    connection_id: ConnectionId,
+    epoch: AttachEpoch,
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        let mut links = self.faults.links.lock();
+        let mut sockets = self.faults.sockets.lock();
         // A newer socket of the session may have taken the place.
-        if links.get(&self.connection_id).is_some_and(|(_, known)| known.is_of_same_socket(&self.link)) {
-            links.remove(&self.connection_id);
+        if sockets.get(&self.connection_id).is_some_and(|(known, _)| *known == self.epoch) {
+            sockets.remove(&self.connection_id);
         }
     }
 }

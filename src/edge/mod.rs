@@ -24,7 +24,7 @@
 //! | `admission.rs`, `connecting.rs` | how a session begins, and what the application has to say to it |
 //! | `origin.rs` | which pages of other sites may come |
 //! | `upgrade.rs`, `refusals.rs` | carries out what was decided, and what is told of refusals |
-//! | `faults.rs` | faults made on purpose, where that is allowed |
+//! | `faults.rs` | who orders faults, and on whose sockets they may be made |
 //! | `sockets.rs` | all sockets: how many, and their common end |
 //! | `socket/` | one socket's two tasks |
 //!

@@ -1,12 +1,27 @@
-//! What is told of the end of a socket: one line, with who ended it, and one count.
+//! How sockets end, and what is told of it: one line, with who ended it, and one count.
 
 use bytes::Bytes;
 use oncewire_protocol::wire::Close;
 
 use super::Name;
-use super::link::PeerClose;
-use super::reader::End;
 use crate::telemetry::{Reason as _, SocketEnd};
+
+/// That the client has sent a close frame, and the code in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PeerClose(pub Option<u16>);
+
+/// Why reading ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    /// The connection broke, or the writer has given up.
+    Lost,
+    /// The client sent a close frame.
+    PeerClosed(PeerClose),
+    /// The client broke the protocol; this is what it is told.
+    Violation(Close),
+    /// Memory was short, and what had come of a message was given up.
+    GivenUp,
+}
 
 /// How the gateway's own side has ended a socket.
 #[derive(Debug, Clone)]

@@ -8,20 +8,16 @@ use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
 
-use oncewire_protocol::session::{Request, SentItem, SharedOutbox};
-
-use super::ends::GatewayEnd;
-use super::faults::{Effect, Lost, SocketFaults};
+use super::ends::{GatewayEnd, PeerClose};
 use super::frames::Pongs;
-use crate::edge::faults::Fault;
 
 /// The state shared by the two tasks of one socket.
 #[derive(Clone)]
-pub(in crate::edge) struct Link(Arc<State>);
+pub(super) struct Link(Arc<State>);
 
 /// A link that keeps nothing alive.
 #[derive(Clone)]
-pub(in crate::edge) struct WeakLink(Weak<State>);
+pub(super) struct WeakLink(Weak<State>);
 
 #[derive(Default)]
 struct State {
@@ -33,8 +29,6 @@ struct State {
     is_cut: AtomicBool,
     /// Set when the reader is to give up the message that has come in part.
     is_giving_up: AtomicBool,
-    /// Set while a fault keeps the reader from reading.
-    is_stalled: AtomicBool,
     /// Set while there is news for the writer, which looks here first: it is woken for each message, and seldom for
     /// news.
     has_news: AtomicBool,
@@ -51,13 +45,7 @@ struct News {
     is_reader_done: bool,
     writer: Option<Waker>,
     reader: Option<Waker>,
-    /// Those of a socket on which faults can be made.
-    faults: Option<Box<SocketFaults>>,
 }
-
-/// That the client has sent a close frame, and the code in it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct PeerClose(pub Option<u16>);
 
 impl Link {
     pub(super) fn new() -> Self {
@@ -66,29 +54,11 @@ impl Link {
         Self(Arc::new(state))
     }
 
-    // For whoever makes faults.
+    // For whoever looks after memory.
 
-    /// Allows faults on the socket. The writer's guard has to be made yet.
-    pub(super) fn allow_faults(&self, faults: SocketFaults) {
-        self.0.news.lock().faults = Some(Box::new(faults));
-    }
-
-    /// Has the writer make a fault; false when the socket has come to its end, or allows none.
-    pub(in crate::edge) fn order(&self, fault: Fault) -> bool {
-        let mut news = self.0.news.lock();
-        let Some(faults) = &mut news.faults else { return false };
-        faults.order(fault);
-        self.0.is_stalled.store(faults.is_stalled(), Ordering::Release);
-        self.0.has_news.store(true, Ordering::Release);
-        wake(&mut news.writer);
-        true
-    }
-
-    pub(in crate::edge) fn downgrade(&self) -> WeakLink {
+    pub(super) fn downgrade(&self) -> WeakLink {
         WeakLink(Arc::downgrade(&self.0))
     }
-
-    // For whoever looks after memory.
 
     /// Has the reader give up the message that has come in part, and the socket with it.
     pub(super) fn give_up(&self) {
@@ -98,26 +68,6 @@ impl Link {
     }
 
     // For the reader.
-
-    /// Ready unless the socket is stalled; the reader is woken when it goes on.
-    pub(super) fn poll_unstalled(&self, context: &mut Context<'_>) -> Poll<()> {
-        if !self.0.is_stalled.load(Ordering::Acquire) {
-            return Poll::Ready(());
-        }
-        let mut news = self.0.news.lock();
-        register(&mut news.reader, context);
-        // Cleared under the lock, so this look can't miss it.
-        if self.0.is_stalled.load(Ordering::Acquire) { Poll::Pending } else { Poll::Ready(()) }
-    }
-
-    /// Has a look at requests before they are handed on: a fault may be waiting for one of them.
-    pub(super) fn note(&self, requests: &[Request]) {
-        if self.has_news()
-            && let Some(faults) = &mut self.0.news.lock().faults
-        {
-            faults.note(requests);
-        }
-    }
 
     /// Bytes have arrived.
     pub(super) fn heard(&self) {
@@ -195,11 +145,6 @@ impl Link {
         self.0.is_reading_paused.load(Ordering::Relaxed)
     }
 
-    /// Whether a fault keeps the reader from reading now.
-    pub(super) fn is_stalled(&self) -> bool {
-        self.0.is_stalled.load(Ordering::Acquire)
-    }
-
     /// Notes how the gateway ends the socket, for whoever tells of its end.
     pub(super) fn gateway_ends(&self, end: GatewayEnd) {
         self.0.news.lock().gateway_end = Some(end);
@@ -210,7 +155,7 @@ impl Link {
         self.0.news.lock().peer_close
     }
 
-    /// Whether [`Link::poll_reader`] or [`Link::poll_fault`] has something to tell.
+    /// Whether [`Link::poll_reader`] has something to tell.
     pub(super) fn has_news(&self) -> bool {
         self.0.has_news.load(Ordering::Acquire)
     }
@@ -220,28 +165,8 @@ impl Link {
         let mut news = self.0.news.lock();
         register(&mut news.writer, context);
         pongs.append(&mut news.pongs);
-        let has_faults = news.faults.as_ref().is_some_and(|faults| faults.are_ordered());
-        self.0.has_news.store(news.is_reader_done || has_faults, Ordering::Release);
+        self.0.has_news.store(news.is_reader_done, Ordering::Release);
         if news.is_reader_done { Poll::Ready(()) } else { Poll::Pending }
-    }
-
-    /// What a fault has the writer do now, if anything. The task is woken when a stall is over.
-    pub(super) fn poll_fault(&self, context: &mut Context<'_>, outbox: &SharedOutbox) -> Option<Effect> {
-        let mut news = self.0.news.lock();
-        let faults = news.faults.as_mut()?;
-        let effect = faults.poll(context, outbox);
-        let is_stalled = faults.is_stalled();
-        if self.0.is_stalled.swap(is_stalled, Ordering::AcqRel) && !is_stalled {
-            // It was the gateway that heard nothing.
-            self.heard();
-            wake(&mut news.reader);
-        }
-        effect
-    }
-
-    /// Finds the ack that a fault keeps from being written, among frames of which the first begins at `start`.
-    pub(super) fn find_lost_ack(&self, out: &[u8], start: usize, sent: &[SentItem]) -> Option<Lost> {
-        self.0.news.lock().faults.as_mut()?.find_lost_ack(out, start, sent)
     }
 
     /// A guard that tells the reader when the writer is gone, however it ends.
@@ -270,20 +195,12 @@ impl Drop for WriterGuard {
         let mut news = self.0.0.news.lock();
         self.0.0.is_cut.store(true, Ordering::Release);
         wake(&mut news.reader);
-        let faults = news.faults.take();
-        drop(news);
-        // Not under the lock: whoever orders faults takes locks the other way round.
-        drop(faults);
     }
 }
 
 impl WeakLink {
-    pub(in crate::edge) fn upgrade(&self) -> Option<Link> {
+    pub(super) fn upgrade(&self) -> Option<Link> {
         self.0.upgrade().map(Link)
-    }
-
-    pub(in crate::edge) fn is_of_same_socket(&self, other: &Self) -> bool {
-        self.0.ptr_eq(&other.0)
     }
 }
 

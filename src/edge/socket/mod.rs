@@ -4,12 +4,13 @@
 //! small: an idle session costs a read buffer, two tasks, and what the engine keeps of it.
 
 mod boundary;
+mod disturbed;
 mod ends;
-mod faults;
 mod frames;
 mod half_messages;
 mod inbound;
 mod link;
+mod lost_ack;
 mod reader;
 mod tls_halves;
 mod write_half;
@@ -32,9 +33,9 @@ use super::sockets::Place;
 use super::tls;
 use crate::engine;
 use crate::telemetry::Counters;
-use faults::SocketFaults;
+use disturbed::DisturbedSocket;
 pub(super) use half_messages::HalfMessages;
-pub(super) use link::{Link, WeakLink};
+use link::Link;
 use reader::Reader;
 use write_half::WriteHalf;
 use writer::Writer;
@@ -90,42 +91,64 @@ pub(super) fn start(
     name: Box<Name>,
     settings: Settings,
 ) {
+    let start = Start { tasks, read_ahead, socket, place, name, settings, link: Link::new() };
     match stream {
         Stream::Plain(stream) => {
             let (read_half, write_half) = stream.into_split();
-            let halves = (read_half, WriteHalf(write_half));
-            start_halves(tasks, halves, read_ahead, socket, place, name, settings);
+            start.on(read_half, WriteHalf(write_half));
         }
         Stream::Tls(stream) => {
-            let halves = tls_halves::split(*stream);
-            start_halves(tasks, halves, read_ahead, socket, place, name, settings);
+            let (read_half, write_half) = tls_halves::split(*stream);
+            start.on(read_half, write_half);
         }
     }
 }
 
-fn start_halves<R, W>(
-    tasks: &TaskTracker,
-    (read_half, write_half): (R, W),
-    read_ahead: &[u8],
+/// A socket that has all it needs but its connection.
+struct Start<'a> {
+    tasks: &'a TaskTracker,
+    read_ahead: &'a [u8],
     socket: engine::Socket,
-    mut place: Place,
+    place: Place,
     name: Box<Name>,
-    mut settings: Settings,
-) where
-    R: AsyncRead + Unpin + Send + Sync + 'static,
-    W: AsyncWrite + Unpin + Send + 'static,
-{
-    let attachment = socket.attachment().clone();
-    place.fill(&attachment.outbox, settings.presence.take());
-    let link = Link::new();
-    if let Some(faults) = &settings.faults {
-        let registration = faults.register(&name.connection_id, attachment.session.epoch, &link);
-        link.allow_faults(SocketFaults::new(registration, settings.encoding));
+    settings: Settings,
+    link: Link,
+}
+
+impl Start<'_> {
+    fn on<R, W>(mut self, read_half: R, write_half: W)
+    where
+        R: AsyncRead + Unpin + Send + Sync + 'static,
+        W: AsyncWrite + Unpin + Send + 'static,
+    {
+        let attachment = self.socket.attachment();
+        self.place.fill(&attachment.outbox, self.settings.presence.take());
+        let Some(faults) = self.settings.faults.take() else { return self.run(read_half, write_half) };
+        let socket = DisturbedSocket {
+            connection_id: self.name.connection_id.clone(),
+            outbox: Arc::clone(&attachment.outbox),
+            link: self.link.clone(),
+            encoding: self.settings.encoding,
+            message_bytes_max: self.settings.message_bytes_max,
+        };
+        let epoch = attachment.session.epoch;
+        let (read_half, write_half) =
+            socket.halves(Box::new(read_half), Box::new(write_half), self.read_ahead, &faults, epoch);
+        self.run(read_half, write_half);
     }
-    let ping_interval = Duration::from_secs(settings.ping_seconds);
-    let writer = Writer::new(write_half, attachment, socket.clock().clone(), link.clone(), ping_interval);
-    tasks.spawn(writer.run(place));
-    tasks.spawn(Reader::new(read_half, read_ahead, socket, link, name, settings).run());
+
+    fn run<R, W>(self, read_half: R, write_half: W)
+    where
+        R: AsyncRead + Unpin + Send + Sync + 'static,
+        W: AsyncWrite + Unpin + Send + 'static,
+    {
+        let Self { tasks, read_ahead, socket, place, name, settings, link } = self;
+        let ping_interval = Duration::from_secs(settings.ping_seconds);
+        let (attachment, clock) = (socket.attachment().clone(), socket.clock().clone());
+        let writer = Writer::new(write_half, attachment, clock, link.clone(), ping_interval);
+        tasks.spawn(writer.run(place));
+        tasks.spawn(Reader::new(read_half, read_ahead, socket, link, name, settings).run());
+    }
 }
 
 /// Tells a client on a fresh connection that its session can't be recovered.

@@ -3,7 +3,7 @@
 use std::future::{Future, poll_fn};
 use std::io::ErrorKind;
 use std::pin::pin;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
@@ -17,10 +17,10 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig
 use tokio_tungstenite::tungstenite::{Error, Message, WebSocket};
 
 use super::boundary::Boundary;
-use super::ends;
+use super::ends::{self, End, PeerClose};
 use super::half_messages::{HALF_MESSAGE_BYTES_MIN, HalfMessage};
 use super::inbound::{Inbound, drain};
-use super::link::{Link, PeerClose};
+use super::link::Link;
 use super::{Name, Settings};
 use crate::engine;
 
@@ -46,19 +46,6 @@ pub(super) struct Reader<R> {
     half_message: Option<Box<HalfMessage>>,
     /// Whether it has read a large message.
     has_read_large: bool,
-}
-
-/// Why reading ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
-    /// The connection broke, or the writer has given up.
-    Lost,
-    /// The client sent a close frame.
-    PeerClosed(PeerClose),
-    /// The client broke the protocol; this is what it is told.
-    Violation(Close),
-    /// Memory was short, and what had come of a message was given up.
-    GivenUp,
 }
 
 /// What one read has brought.
@@ -113,8 +100,6 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         let mut batch = self.take_frames();
         loop {
             if !batch.requests.is_empty() {
-                // Before it can be answered.
-                self.link.note(&batch.requests);
                 self.socket.submit(batch.requests).await;
             }
             if let Some(end) = batch.end {
@@ -143,7 +128,6 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 
     /// Reads once, and takes all frames that are complete then.
     fn poll_batch(&mut self, context: &mut Context<'_>) -> Poll<Batch> {
-        ready!(self.link.poll_unstalled(context));
         let filled = self.websocket.get_mut().poll_fill(&mut self.io, context);
         match filled {
             Poll::Pending => Poll::Pending,

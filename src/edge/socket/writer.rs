@@ -7,7 +7,6 @@
 //!                           --nothing taken or flushed--> wait for: connection, order to close, link, tick
 //!      --Progress::Close--> close frame, wait for the client to close, end
 //!      --Progress::Cut, client silent or gone--> end
-//!      --fault: stalled--> wait for: its end, order to close; cut, ack lost--> end
 //! ```
 
 use std::cell::RefCell;
@@ -25,10 +24,9 @@ use oncewire_protocol::wire::MessageRest;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::time::{Instant, Sleep, timeout};
 
-use super::ends::GatewayEnd;
-use super::faults::Effect;
+use super::ends::{GatewayEnd, PeerClose};
 use super::frames::Pongs;
-use super::link::{Link, PeerClose};
+use super::link::Link;
 use super::{CLOSE_WAIT, frames};
 use crate::edge::sockets::Place;
 use crate::engine::HubClock;
@@ -154,18 +152,7 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
             if is_told && self.link.poll_reader(context, &mut self.pongs).is_ready() {
                 return Poll::Ready(self.without_session());
             }
-            // There is more news than the reader's while a fault is ordered.
-            let fault = if is_told && self.link.has_news() {
-                self.link.poll_fault(context, &self.outbox)
-            } else {
-                None
-            };
-            let step = match fault {
-                Some(Effect::Cut) => return Poll::Ready(Ending::Cut),
-                Some(Effect::Stalled) => Step::Blocked,
-                None => self.poll_write(context),
-            };
-            match step {
+            match self.poll_write(context) {
                 Step::Wrote => {}
                 Step::Idle => return Poll::Pending,
                 Step::Ended(ending) => return Poll::Ready(ending),
@@ -182,9 +169,9 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
     }
 
     /// Counts an interval. A client that may not be heard, since too much of its own is pending, is not silent, unless
-    /// it does not read either; nor is one that a fault keeps from being heard.
+    /// it does not read either.
     fn is_client_silent(&mut self) -> bool {
-        let is_excused = (self.link.is_reading_paused() && !self.is_blocked) || self.link.is_stalled();
+        let is_excused = self.link.is_reading_paused() && !self.is_blocked;
         let is_alive = self.link.take_heard() || is_excused;
         self.silent_intervals = if is_alive { 0 } else { self.silent_intervals + 1 };
         self.silent_intervals >= SILENT_INTERVALS_MAX
@@ -272,14 +259,6 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
             Progress::Idle => return self.poll_rest(context),
             Progress::Close(close) => return Step::Ended(Ending::Close(frames::close(&close))),
             Progress::Cut => return Step::Ended(self.without_session()),
-        }
-        if self.link.has_news()
-            && let Some(lost) = self.link.find_lost_ack(out, control_bytes, sent)
-        {
-            // What stands before it may go out still. Its client can't count on that.
-            let _ = Pin::new(&mut self.io).poll_write(context, &out[..lost.begin]);
-            lost.report();
-            return Step::Ended(Ending::Cut);
         }
         let (written, step) = match Pin::new(&mut self.io).poll_write(context, out) {
             Poll::Pending => (0, self.blocked()),
