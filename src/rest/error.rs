@@ -8,7 +8,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use super::repetition;
+use super::{CLIENT_REQUEST_ID, FIRST_SENT, REJECTED, RESULT};
 use crate::auth::TokenError;
 use crate::engine::{CommandError, HubUnavailable, TOO_MANY_HUBS_RETRY_SECONDS};
 
@@ -111,7 +111,7 @@ impl RestError {
             StatusCode::PRECONDITION_FAILED => "Error.PreconditionFailed",
             _ => "Error.BadRequest",
         };
-        let header = Some(Box::new((repetition::RESULT, repetition::REJECTED)));
+        let header = Some(Box::new((RESULT, REJECTED)));
         Self { header, ..Self::new(status, code, target, message) }
     }
 
@@ -149,12 +149,12 @@ impl From<CommandError> for RestError {
             CommandError::OtherRequest => Self::new(
                 StatusCode::CONFLICT,
                 "Error.Request.Conflict",
-                repetition::CLIENT_REQUEST_ID,
+                CLIENT_REQUEST_ID,
                 "Another request was executed under this request id.",
             ),
             CommandError::PerhapsForgotten => Self::rejected(
                 StatusCode::PRECONDITION_FAILED,
-                repetition::FIRST_SENT,
+                FIRST_SENT,
                 "The request is so old that it may have been executed and forgotten.",
             ),
             CommandError::Unavailable => Self::unavailable(),

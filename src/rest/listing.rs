@@ -6,9 +6,8 @@ use oncewire_protocol::wire::ConnectionId;
 use serde::Serialize;
 use url::Url;
 
-use super::Rest;
 use super::error::RestError;
-use super::operations::Request;
+use super::{Request, Rest};
 use crate::engine::Member;
 
 /// Rows of a page.

@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::{self, State};
 use axum::http::header::{AUTHORIZATION, HOST, HeaderName};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, request};
 use axum::response::{IntoResponse, Response};
@@ -47,9 +47,18 @@ use crate::telemetry::RestRefusal;
 use error::{Refused, RestError};
 use query::Query;
 use repetition::Repeatable;
+use route::Call;
 
 /// Set to `true` where a request was executed before and only its outcome is told again.
 const DUPLICATE: HeaderName = HeaderName::from_static("x-oncewire-duplicate");
+/// The application's own name for a request.
+const CLIENT_REQUEST_ID: &str = "x-ms-client-request-id";
+const REPEATABLE_ID: &str = "repeatability-request-id";
+const FIRST_SENT: &str = "repeatability-first-sent";
+/// Set to `accepted` or `rejected` in answers to repeatable requests.
+const RESULT: HeaderName = HeaderName::from_static("repeatability-result");
+/// That nothing is promised of repetitions.
+const REJECTED: HeaderValue = HeaderValue::from_static("rejected");
 
 /// Everything that the operations need of the rest of the gateway.
 pub struct Rest {
@@ -70,13 +79,23 @@ pub fn router(rest: Rest) -> Router {
     Router::new().route("/api/{*path}", any(serve)).with_state(door)
 }
 
+/// A request whose operation is known.
+struct Request {
+    head: request::Parts,
+    query: Query,
+    version: Option<String>,
+    call: Call,
+    /// What it says of its repetitions.
+    repeatable: Option<Repeatable>,
+}
+
 /// The operations, and what is told of their tokens.
 struct Door {
     rest: Rest,
     refusals: TokenRefusals,
 }
 
-async fn serve(State(door): State<Arc<Door>>, request: Request) -> Response {
+async fn serve(State(door): State<Arc<Door>>, request: extract::Request) -> Response {
     let begun = Instant::now();
     let is_told = tracing::enabled!(tracing::Level::DEBUG);
     let asked = is_told.then(|| (request.method().clone(), request.uri().path().to_owned()));
@@ -113,7 +132,7 @@ fn counted(status: StatusCode) -> RestRefusal {
 }
 
 impl Door {
-    async fn answer(&self, request: Request) -> Result<Response, RestError> {
+    async fn answer(&self, request: extract::Request) -> Result<Response, RestError> {
         let (head, body) = request.into_parts();
         let found = route::find(&head.method, head.uri.path())?;
         let query = Query::parse(head.uri.query().unwrap_or_default())?;
@@ -125,7 +144,7 @@ impl Door {
         })?;
         let window_seconds = self.rest.config.hub(call.hub.as_str()).idempotency_window_seconds;
         let repeatable = Repeatable::of(&head.headers, window_seconds, engine::wall_clock().unix_seconds())?;
-        let request = operations::Request { head, query, version, call, repeatable };
+        let request = Request { head, query, version, call, repeatable };
         let mut response =
             operations::run(&self.rest, &request, body).await.unwrap_or_else(RestError::into_response);
         if request.repeatable.is_some() {

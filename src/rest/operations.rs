@@ -1,7 +1,7 @@
 //! What each operation asks the engine for, and the status that says it was done.
 
 use axum::body::Body;
-use axum::http::{HeaderValue, StatusCode, request};
+use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use oncewire_protocol::log::{Audience, Selection, Sent};
 use oncewire_protocol::wire::GroupName;
@@ -9,20 +9,9 @@ use oncewire_protocol::wire::GroupName;
 use super::body::{self, Bulk, Media};
 use super::error::RestError;
 use super::query::Query;
-use super::repetition::{self, Repeatable};
 use super::route::{self, Call, Kind};
-use super::{DUPLICATE, Rest, listing, tokens};
+use super::{DUPLICATE, REPEATABLE_ID, Request, Rest, listing, repetition, tokens};
 use crate::engine::{Action, CommandError, Done};
-
-/// A request whose operation is known.
-pub(super) struct Request {
-    pub(super) head: request::Parts,
-    pub(super) query: Query,
-    pub(super) version: Option<String>,
-    pub(super) call: Call,
-    /// What it says of its repetitions.
-    pub(super) repeatable: Option<Repeatable>,
-}
 
 /// Carries out an operation.
 pub(super) async fn run(rest: &Rest, request: &Request, body: Body) -> Result<Response, RestError> {
@@ -182,7 +171,7 @@ fn answer(
     let outcome = outcome.map_err(|error| match error {
         CommandError::OtherRequest if is_repeatable => RestError::rejected(
             StatusCode::BAD_REQUEST,
-            repetition::REPEATABLE_ID,
+            REPEATABLE_ID,
             "Another request had this request id.",
         ),
         error => error.into(),

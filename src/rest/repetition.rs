@@ -27,20 +27,12 @@ use oncewire_protocol::log::{RequestKey, RequestName, RequestParts};
 
 use super::body::{METADATA_PREFIX, is_blank};
 use super::error::RestError;
-use super::operations::Request;
 use super::route::Kind;
+use super::{CLIENT_REQUEST_ID, FIRST_SENT, REJECTED, REPEATABLE_ID, RESULT, Request};
 use crate::config::{HubSettings, Idempotency};
 use crate::engine;
 
-/// The application's own name for a request.
-pub(super) const CLIENT_REQUEST_ID: &str = "x-ms-client-request-id";
-pub(super) const REPEATABLE_ID: &str = "repeatability-request-id";
 const REPEATABLE_CLIENT_ID: &str = "repeatability-client-id";
-pub(super) const FIRST_SENT: &str = "repeatability-first-sent";
-/// Set to `accepted` or `rejected` in answers to repeatable requests.
-pub(super) const RESULT: HeaderName = HeaderName::from_static("repeatability-result");
-/// That nothing is promised of repetitions.
-pub(super) const REJECTED: HeaderValue = HeaderValue::from_static("rejected");
 const ACCEPTED: HeaderValue = HeaderValue::from_static("accepted");
 /// Any name of a request, in bytes.
 const REQUEST_ID_BYTES_MAX: usize = 256;

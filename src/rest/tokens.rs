@@ -4,10 +4,8 @@ use axum::Json;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use super::Rest;
 use super::error::RestError;
-use super::operations::Request;
-use super::route;
+use super::{Request, Rest, route};
 use crate::auth::{ClientGrant, SignError};
 use crate::engine;
 

@@ -25,11 +25,11 @@ use super::directory::{
     self, DataDirectory, HUBS_DIRECTORY, begin_copy, create_directory, finish_copy, give_up_copy,
     segment_bases,
 };
-use super::disk::{Disk, write_aside};
+use super::disk::{Disk, io_cause, write_aside};
 use super::log::EmbeddedLog;
 use super::meta::{META_FILE, MetaContents};
 use super::segment::{self, Groups, SealedSegment};
-use super::table::{damaged, definite, io_cause, open_overlay};
+use super::table::{damaged, definite, open_overlay};
 use super::{CHECK_CACHE_BYTES, group};
 use crate::store::{StoreError, StoreErrorCause};
 

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use oncewire_protocol::log::Offset;
 use oncewire_protocol::wire::HubName;
 
-use super::disk::{ASIDE_SUFFIX, Disk, aside, write_aside};
+use super::disk::{ASIDE_SUFFIX, Disk, aside, io_cause, write_aside};
 use super::meta::META_FILE;
 use super::segment;
-use super::table::{damaged, definite, io_cause};
+use super::table::{damaged, definite};
 use crate::store::{StoreError, StoreErrorCause};
 
 const LOCK_FILE: &str = "lock";

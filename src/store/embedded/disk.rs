@@ -13,7 +13,6 @@ use std::sync::Arc;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
-use super::table::io_cause;
 use crate::store::StoreErrorCause;
 
 /// Where files are.
@@ -176,6 +175,18 @@ impl DiskFile for SystemFile {
 
     fn sync(&self) -> io::Result<()> {
         self.0.sync_data()
+    }
+}
+
+/// The cause of an operating system's error.
+pub(super) fn io_cause(path: &Path, error: &io::Error) -> StoreErrorCause {
+    let text = format!("{}: {error}", path.display());
+    match error.kind() {
+        io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => {
+            StoreErrorCause::ReadOnly(path.display().to_string())
+        }
+        _ if is_full(error) => StoreErrorCause::Full(text),
+        _ => StoreErrorCause::Io(text),
     }
 }
 

@@ -14,12 +14,12 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::committer::{Committer, Queue, SegmentLimits};
 use super::directory::{DataDirectory, segment_bases};
-use super::disk::{Disk, with_directory};
+use super::disk::{Disk, io_cause, with_directory};
 use super::keeper::{self, Order, Orders};
 use super::meta::{META_FILE, Meta};
 use super::segment;
 use super::segments::Segments;
-use super::table::{damaged, definite, io_cause};
+use super::table::{damaged, definite};
 use super::tail::EmbeddedTail;
 use crate::store::{
     Bounds, Checkpoint, CheckpointChange, Checkpoints, Log, StoreError, StoreErrorCause, Tail,

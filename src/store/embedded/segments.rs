@@ -15,9 +15,9 @@ use std::time::Instant;
 use oncewire_protocol::log::{Certainty, Offset};
 use parking_lot::{Mutex, RwLock};
 
-use super::disk::Disk;
+use super::disk::{Disk, io_cause};
 use super::segment::{self, ActiveSegment, Groups, SealedSegment};
-use super::table::{definite, io_cause};
+use super::table::definite;
 use crate::store::{Portion, StoreError, StoreErrorCause};
 use crate::telemetry::Episode;
 

@@ -7,7 +7,7 @@ use oncewire_protocol::log::Certainty;
 use redb::{Builder, Database, ReadableDatabase as _, TableDefinition, TableError};
 
 use super::backend::{Failure, FailureCell, FileBackend, OverlayBackend};
-use super::disk::{Disk, DiskFile, aside, is_full, publish_aside};
+use super::disk::{Disk, DiskFile, aside, io_cause, publish_aside};
 use crate::store::{StoreError, StoreErrorCause};
 
 /// The version of the files' layout that this build writes and reads.
@@ -189,19 +189,6 @@ pub(super) fn definite(cause: StoreErrorCause) -> StoreError {
 /// Stored bytes that are not what was written.
 pub(super) fn damaged(path: &Path, what: impl ToString) -> StoreErrorCause {
     StoreErrorCause::Damaged { place: path.display().to_string(), what: what.to_string() }
-}
-
-/// The cause of an operating system's error.
-pub(super) fn io_cause(path: &Path, error: &std::io::Error) -> StoreErrorCause {
-    use std::io::ErrorKind;
-    let text = format!("{}: {error}", path.display());
-    match error.kind() {
-        ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied => {
-            StoreErrorCause::ReadOnly(path.display().to_string())
-        }
-        _ if is_full(error) => StoreErrorCause::Full(text),
-        _ => StoreErrorCause::Io(text),
-    }
 }
 
 /// The cause of redb's error, given the file's first failure.
