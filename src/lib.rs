@@ -19,10 +19,11 @@
 //! | [`config`] | every key with its unit, default, cost and danger | what a setting does to the part that takes it |
 //! | [`telemetry`] | the log's filter, formats and writer, episodes, the names of counters | what is logged |
 //! | [`reload`] | when files have changed | what is in them |
+//! | [`query`] | how the query of a request is written | what a parameter means |
 //!
 //! Imports run one way only: `main -> demo -> {edge, rest, events, admin} -> engine -> store ->
-//! oncewire_protocol`. `auth`, `config`, `telemetry` and `reload` are leaves: they import no other room, but that `auth` tells
-//! of tokens by `telemetry`. [`gateway`] puts the rooms together.
+//! oncewire_protocol`. `auth`, `config`, `query`, `telemetry` and `reload` are leaves: they import no other room, but that
+//! `auth` tells of tokens by `telemetry`. [`gateway`] puts the rooms together.
 
 pub mod admin;
 pub mod auth;
@@ -32,6 +33,7 @@ pub mod edge;
 pub mod engine;
 pub mod events;
 pub mod gateway;
+pub mod query;
 pub mod reload;
 pub mod rest;
 pub mod store;

@@ -22,7 +22,7 @@ const GATEWAY_IMPORTS: &[(&str, &[&str])] = &[
     ("auth", &["telemetry"]),
     ("config", &[]),
     ("demo", &["auth", "config", "edge", "engine", "telemetry"]),
-    ("edge", &["admin", "auth", "config", "engine", "reload", "telemetry"]),
+    ("edge", &["admin", "auth", "config", "engine", "query", "reload", "telemetry"]),
     ("engine", &["config", "store", "telemetry"]),
     ("events", &["auth", "config", "engine", "reload", "telemetry"]),
     (
@@ -41,8 +41,9 @@ const GATEWAY_IMPORTS: &[(&str, &[&str])] = &[
             "telemetry",
         ],
     ),
+    ("query", &[]),
     ("reload", &[]),
-    ("rest", &["admin", "auth", "config", "engine", "telemetry"]),
+    ("rest", &["admin", "auth", "config", "engine", "query", "telemetry"]),
     ("store", &["config", "telemetry"]),
     ("telemetry", &[]),
 ];

@@ -2,14 +2,13 @@
 
 use std::fmt;
 
+use data_encoding::HEXLOWER;
 use hmac::{Hmac, Mac};
 use jsonwebtoken::{DecodingKey, EncodingKey};
 use sha2::Sha256;
 
 /// The fewest bytes that an access key may have: the output size of SHA-256, below which HMAC-SHA256 is weakened.
 pub const ACCESS_KEY_BYTES_MIN: usize = 32;
-
-const HEX_DIGITS: &[u8; 16] = b"0123456789abcdef";
 
 /// The keys that sign and verify access tokens.
 ///
@@ -72,10 +71,7 @@ impl AccessKeys {
         for key in &self.events {
             let mac = key.clone().chain_update(connection_id).finalize().into_bytes();
             signature.push_str(if signature.is_empty() { "sha256=" } else { ",sha256=" });
-            for byte in mac {
-                signature
-                    .extend([byte >> 4, byte & 0xF].map(|digit| char::from(HEX_DIGITS[usize::from(digit)])));
-            }
+            HEXLOWER.encode_append(&mac, &mut signature);
         }
         signature
     }

@@ -3,12 +3,12 @@
 use axum::http::header::AUTHORIZATION;
 use axum::http::request;
 use oncewire_protocol::wire::{ConnectionId, Subprotocol};
-use url::form_urlencoded;
 
 use super::handshake::{Begin, Selected, access_token, offer};
 use super::query::Query;
 use crate::auth::all_claims;
 use crate::engine::Connecting;
+use crate::query;
 
 /// Headers of the service's own front; an application must not take a client's for them.
 const INTERNAL_HEADERS: &str = "x-asrs-internal-";
@@ -21,7 +21,7 @@ pub(super) struct NotOffered;
 /// Describes a request. The access token is left out wherever it may stand; of its claims all are there.
 pub(super) fn describe(request: &request::Parts, begin: &Begin, connection_id: ConnectionId) -> Connecting {
     let query = request.uri.query().unwrap_or_default();
-    let token = Query::parse(query);
+    let token = Query::parse(query).unwrap_or_default();
     let claims = access_token(request, &token).map(all_claims).unwrap_or_default();
     Connecting {
         hub: begin.hub.clone(),
@@ -52,11 +52,10 @@ fn names(offer: &str) -> impl Iterator<Item = &str> {
     offer.split(',').map(str::trim).filter(|name| !name.is_empty())
 }
 
-/// The query, decoded, in its order.
+/// The query, decoded, in its order. What is not UTF-8 is told as far as it is.
 fn parameters(query: &str) -> Vec<(String, Vec<String>)> {
-    let others = form_urlencoded::parse(query.as_bytes())
-        .filter(|(name, _)| !name.eq_ignore_ascii_case("access_token"));
-    gathered(others.map(|(name, value)| (name.into_owned(), value.into_owned())))
+    let others = query::parameters(query).filter(|one| !one.name.eq_ignore_ascii_case("access_token"));
+    gathered(others.map(|one| (one.name.into_owned(), one.value.into_owned())))
 }
 
 /// The headers, their names in lower case. A value that is not UTF-8 is told as far as it is.
@@ -127,11 +126,11 @@ mod tests {
 
     #[test]
     fn the_token_is_told_in_neither_place() {
-        let query = format!("/client/?a=1&ACCESS_Token={TOKEN}&b=%C3%A9+x&a=2&A=3&c&access_token=x");
+        let query = format!("/client/?a=1&ACCESS_Token={TOKEN}&b=%C3%A9+x&a=2&A=3&c&access_token=x&d=%FF");
         let in_query = described(&query, &[]);
         assert_eq!(
             in_query.query,
-            pairs(&[("a", &["1", "2"]), ("b", &["é x"]), ("A", &["3"]), ("c", &[""])])
+            pairs(&[("a", &["1", "2"]), ("b", &["é x"]), ("A", &["3"]), ("c", &[""]), ("d", &["\u{FFFD}"])])
         );
         let bearer = format!("Bearer {TOKEN}");
         let in_header =

@@ -13,7 +13,7 @@ use oncewire_protocol::wire::raw::RawTarget;
 use oncewire_protocol::wire::{ConnectionId, GroupName, HubName, Subprotocol, UserId, negotiate};
 
 use super::origin::may_upgrade;
-use super::query::{InvalidMode, Query};
+use super::query::{InvalidMode, NotUtf8, Query};
 use crate::auth::{AccessKeys, AudienceContext, TokenError};
 use crate::config::Config;
 
@@ -80,6 +80,8 @@ pub(super) enum Refusal {
     NotAnUpgrade,
     #[error("pages of this origin may not connect")]
     ForeignOrigin,
+    #[error("a parameter of the query is not UTF-8")]
+    BadQuery,
     #[error("the hub is missing")]
     NoHub,
     #[error("the hub's name is not valid")]
@@ -116,6 +118,7 @@ impl Refusal {
     pub(super) fn status(self) -> StatusCode {
         match self {
             Self::NotAnUpgrade
+            | Self::BadQuery
             | Self::NoHub
             | Self::BadHub
             | Self::BadGroup
@@ -150,7 +153,7 @@ pub(super) fn decide(
     if !may_upgrade(&request.headers, config, true) {
         return Err(Refusal::ForeignOrigin);
     }
-    let query = Query::parse(request.uri.query().unwrap_or_default());
+    let query = Query::parse(request.uri.query().unwrap_or_default()).map_err(|NotUtf8| Refusal::BadQuery)?;
     let hub = path_hub.or(query.hub.as_deref()).filter(|hub| !hub.trim().is_empty()).ok_or(Refusal::NoHub)?;
     let offer = offer(&request.headers);
     let is_recovery = query.connection_id.is_some();

@@ -153,6 +153,8 @@ fn the_hub_comes_from_the_path_or_the_query_and_the_path_wins() {
         assert_eq!(missing.refusal(), Some(Refusal::NoHub));
     }
     assert_eq!(asking(Some("a-b"), "").refusal(), Some(Refusal::BadHub));
+    assert_eq!(asking(None, "hub=%FF").refusal(), Some(Refusal::BadQuery));
+    assert_eq!(allowed(Some("chat"), "&utm=%FF").begin().hub.as_str(), "chat");
 }
 
 #[test]
@@ -291,6 +293,7 @@ fn a_refusals_text_repeats_nothing_of_the_request() {
 fn a_clients_fault_and_a_passing_failure_have_different_statuses() {
     let statuses = [
         (Refusal::NotAnUpgrade, 400),
+        (Refusal::BadQuery, 400),
         (Refusal::NoHub, 400),
         (Refusal::BadHub, 400),
         (Refusal::NoToken, 401),

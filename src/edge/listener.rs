@@ -339,7 +339,7 @@ fn names_one_host(headers: &HeaderMap, version: Version) -> bool {
 
 fn is_recovery<B>(request: &Request<B>) -> bool {
     let query = Query::parse(request.uri().query().unwrap_or_default());
-    request.headers().contains_key(UPGRADE) && query.connection_id.is_some()
+    request.headers().contains_key(UPGRADE) && query.is_ok_and(|query| query.connection_id.is_some())
 }
 
 /// What a request is answered that nobody looks at. The text holds nothing of it.

@@ -4,7 +4,8 @@ use std::borrow::Cow;
 
 use oncewire_protocol::wire::GroupName;
 use oncewire_protocol::wire::raw::RawTarget;
-use url::form_urlencoded;
+
+use crate::query::{Parameter, parameters};
 
 /// The parameters that the Web PubSub client specification gives a meaning. Names count without regard to case, a
 /// parameter that is there several times has its last value, and one with an empty value is as good as absent.
@@ -23,20 +24,28 @@ pub(super) struct Query<'a> {
     no_echo: Option<Cow<'a, str>>,
 }
 
+/// That a parameter that has a meaning is not UTF-8.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct NotUtf8;
+
 /// That the parameters of raw clients make no sense.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct InvalidMode;
 
 impl<'a> Query<'a> {
     /// Reads a query as it stands in the URL; what has no meaning is passed over.
-    pub(super) fn parse(query: &'a str) -> Self {
+    ///
+    /// # Errors
+    /// When what has one is not UTF-8.
+    pub(super) fn parse(query: &'a str) -> Result<Self, NotUtf8> {
         let mut parsed = Self::default();
-        for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+        for Parameter { name, value, is_utf8 } in parameters(query) {
             if let Some(parameter) = parsed.parameter(&name) {
+                let value = is_utf8.then_some(value).ok_or(NotUtf8)?;
                 *parameter = Some(value).filter(|value| !value.is_empty());
             }
         }
-        parsed
+        Ok(parsed)
     }
 
     fn parameter(&mut self, name: &str) -> Option<&mut Option<Cow<'a, str>>> {
@@ -78,9 +87,13 @@ impl<'a> Query<'a> {
 mod tests {
     use super::*;
 
+    fn parsed(query: &str) -> Query<'_> {
+        Query::parse(query).unwrap()
+    }
+
     #[test]
     fn names_count_without_regard_to_case_and_the_last_value_wins() {
-        let query = Query::parse("ACCESS_token=a&hub=x&Access_Token=b&HUB=y&awps_connection_ID=c");
+        let query = parsed("ACCESS_token=a&hub=x&Access_Token=b&HUB=y&awps_connection_ID=c");
         assert_eq!(query.access_token.as_deref(), Some("b"));
         assert_eq!(query.hub.as_deref(), Some("y"));
         assert_eq!(query.connection_id.as_deref(), Some("c"));
@@ -89,15 +102,32 @@ mod tests {
 
     #[test]
     fn an_empty_value_is_as_good_as_none_also_after_another() {
-        let query = Query::parse("awps_connection_id=&access_token=a&access_token=&hub");
+        let query = parsed("awps_connection_id=&access_token=a&access_token=&hub");
         assert_eq!((query.connection_id, query.access_token, query.hub), (None, None, None));
     }
 
     #[test]
     fn values_are_decoded_once() {
-        let query = Query::parse("hub=a%5B1%5D&awps_reconnection_token=x%2541+y&other=%FF");
+        let query = parsed("hub=a%5B1%5D&awps_reconnection_token=x%2541+y&other=%FF");
         assert_eq!(query.hub.as_deref(), Some("a[1]"));
         assert_eq!(query.reconnection_token.as_deref(), Some("x%41 y"));
+    }
+
+    #[test]
+    fn a_parameter_that_has_a_meaning_is_utf_8_even_where_another_one_follows() {
+        for name in [
+            "access_token",
+            "HUB",
+            "awps_connection_id",
+            "awps_reconnection_token",
+            "webpubsub_mode",
+            "group",
+            "noecho",
+        ] {
+            let query = format!("{name}=a%C3&{name}=b");
+            assert_eq!(Query::parse(&query).err(), Some(NotUtf8), "{query}");
+        }
+        assert!(Query::parse("group%FF=a").is_ok());
     }
 
     #[test]
@@ -109,7 +139,7 @@ mod tests {
             "group=%20&noEcho=perhaps",
             "group=g&noEcho=true",
         ] {
-            assert_eq!(Query::parse(events).raw_target(), Ok(None), "{events}");
+            assert_eq!(parsed(events).raw_target(), Ok(None), "{events}");
         }
         for (query, no_echo) in [
             ("webpubsub_mode=sendToGroup&group=g", false),
@@ -118,7 +148,7 @@ mod tests {
             ("webpubsub_mode=sendToGroup&group=g&noEcho=true&noEcho=False", false),
         ] {
             let group = GroupName::new("g").unwrap();
-            assert_eq!(Query::parse(query).raw_target(), Ok(Some(RawTarget { group, no_echo })), "{query}");
+            assert_eq!(parsed(query).raw_target(), Ok(Some(RawTarget { group, no_echo })), "{query}");
         }
         let long = format!("webpubsub_mode=sendToGroup&group={}", "g".repeat(1025));
         for bad in [
@@ -129,7 +159,7 @@ mod tests {
             "webpubsub_mode=sendToGroup&group=g&noEcho=1",
             &long,
         ] {
-            assert_eq!(Query::parse(bad).raw_target(), Err(InvalidMode), "{bad}");
+            assert_eq!(parsed(bad).raw_target(), Err(InvalidMode), "{bad}");
         }
     }
 }

@@ -29,7 +29,7 @@ pub(super) struct Asked {
 impl Asked {
     /// `path_hub` is the hub that the path names; else the query may.
     pub(super) fn of(request: &Request, path_hub: Option<&str>) -> Self {
-        let query = || Query::parse(request.uri().query().unwrap_or_default()).hub.map(Cow::into_owned);
+        let query = || Query::parse(request.uri().query().unwrap_or_default()).ok()?.hub.map(Cow::into_owned);
         let mut hub = path_hub.map(str::to_owned).or_else(query).unwrap_or_default();
         if let Some((end, _)) = hub.char_indices().nth(HUB_CHARS_MAX) {
             hub.truncate(end);
@@ -153,7 +153,9 @@ fn counted(refusal: Refusal) -> UpgradeRefusal {
         Refusal::ForeignOrigin => UpgradeRefusal::Origin,
         Refusal::NoHub | Refusal::BadHub => UpgradeRefusal::Hub,
         Refusal::NoToken | Refusal::BadToken(_) => UpgradeRefusal::Token,
-        Refusal::BadGroup | Refusal::TooManyGroups | Refusal::BadMode => UpgradeRefusal::BadRequest,
+        Refusal::BadQuery | Refusal::BadGroup | Refusal::TooManyGroups | Refusal::BadMode => {
+            UpgradeRefusal::BadRequest
+        }
         Refusal::ByHandler(_) => UpgradeRefusal::Application,
         Refusal::HandlerFailed | Refusal::HandlerFailedWith(_) => UpgradeRefusal::HandlerFailed,
         Refusal::HandlerBusy => UpgradeRefusal::HandlerBusy,

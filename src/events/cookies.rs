@@ -2,18 +2,18 @@
 //!
 //! They are kept in memory alone: after a restart of the gateway the balancer chooses anew.
 
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::http::header::SET_COOKIE;
 use axum::http::{HeaderMap, HeaderValue, Uri};
 use bytes::Bytes;
 use cookie_store::CookieStore;
+use lru::LruCache;
 use oncewire_protocol::wire::{ConnectionId, HubName};
 use parking_lot::Mutex;
 use url::Url;
 
-/// How many sessions may have cookies; then those that have not used theirs for longest lose them, half of all at once.
+/// How many sessions may have cookies; one more, and the one that has not used its own for longest loses them.
 const JARS_MAX: usize = 100_000;
 /// Names and values of the cookies of one session, in bytes; above it all of them are lost.
 const JAR_BYTES_MAX: usize = 8 * 1024;
@@ -22,18 +22,17 @@ const JAR_BYTES_MAX: usize = 8 * 1024;
 pub(super) type Owner = (HubName, ConnectionId);
 
 /// The cookies of all sessions.
-#[derive(Default)]
 pub(super) struct Jars {
     /// Most applications set no cookie: then there is nothing to look up.
     is_used: AtomicBool,
-    generations: Mutex<Generations>,
+    by_owner: Mutex<LruCache<Owner, CookieStore>>,
 }
 
-/// A jar that is used becomes young; when there are too many young ones, they are the old ones, and the old ones go.
-#[derive(Default)]
-struct Generations {
-    young: HashMap<Owner, CookieStore>,
-    old: HashMap<Owner, CookieStore>,
+impl Default for Jars {
+    fn default() -> Self {
+        // With a capacity it would reserve room for all of them at once.
+        Self { is_used: AtomicBool::default(), by_owner: Mutex::new(LruCache::unbounded()) }
+    }
 }
 
 impl Jars {
@@ -42,8 +41,8 @@ impl Jars {
         if !self.is_used.load(Ordering::Relaxed) {
             return None;
         }
-        let mut generations = self.generations.lock();
-        let jar = generations.existing(owner)?;
+        let mut jars = self.by_owner.lock();
+        let jar = jars.get(owner)?;
         let url = Url::parse(&uri.to_string()).ok()?;
         let mut text = String::new();
         for (name, value) in jar.get_request_values(&url) {
@@ -60,8 +59,8 @@ impl Jars {
         }
         let Ok(url) = Url::parse(&uri.to_string()) else { return };
         self.is_used.store(true, Ordering::Relaxed);
-        let mut generations = self.generations.lock();
-        let jar = generations.jar(owner);
+        let mut jars = self.by_owner.lock();
+        let jar = jars.get_or_insert_mut_ref(owner, CookieStore::default);
         for line in headers.get_all(SET_COOKIE) {
             if let Ok(line) = std::str::from_utf8(line.as_bytes()) {
                 // A cookie that is not for this URL, or can't be understood, is ignored.
@@ -72,39 +71,16 @@ impl Jars {
         if bytes > JAR_BYTES_MAX {
             jar.clear();
         }
+        if jars.len() > JARS_MAX {
+            jars.pop_lru();
+        }
     }
 
     /// The session is over.
     pub(super) fn forget(&self, owner: &Owner) {
         if self.is_used.load(Ordering::Relaxed) {
-            let mut generations = self.generations.lock();
-            generations.young.remove(owner);
-            generations.old.remove(owner);
+            self.by_owner.lock().pop(owner);
         }
-    }
-}
-
-impl Generations {
-    fn existing(&mut self, owner: &Owner) -> Option<&CookieStore> {
-        if !self.young.contains_key(owner) {
-            let jar = self.old.remove(owner)?;
-            self.insert(owner, jar);
-        }
-        self.young.get(owner)
-    }
-
-    fn jar(&mut self, owner: &Owner) -> &mut CookieStore {
-        if self.existing(owner).is_none() {
-            self.insert(owner, CookieStore::default());
-        }
-        self.young.entry(owner.clone()).or_default()
-    }
-
-    fn insert(&mut self, owner: &Owner, jar: CookieStore) {
-        if self.young.len() >= JARS_MAX / 2 {
-            self.old = std::mem::take(&mut self.young);
-        }
-        self.young.insert(owner.clone(), jar);
     }
 }
 
@@ -153,8 +129,7 @@ mod tests {
         assert_eq!(sent(&jars, "b", URL), None);
         jars.forget(&owner("a"));
         assert_eq!(sent(&jars, "a", URL), None);
-        let generations = jars.generations.lock();
-        assert_eq!((generations.young.len(), generations.old.len()), (1, 0));
+        assert_eq!(jars.by_owner.lock().len(), 1);
     }
 
     #[test]
@@ -171,13 +146,16 @@ mod tests {
     fn the_jars_together_are_bounded_and_those_in_use_stay() {
         let jars = Jars::default();
         set(&jars, "used", URL, &["n=1"]);
-        for number in 0..JARS_MAX + JARS_MAX / 2 {
-            jars.generations.lock().jar(&owner(&number.to_string()));
-            if number % (JARS_MAX / 4) == 0 {
-                assert_eq!(sent(&jars, "used", URL).as_deref(), Some("n=1"));
-            }
+        for number in 0..JARS_MAX - 1 {
+            set(&jars, &number.to_string(), URL, &["n=1"]);
         }
-        let generations = jars.generations.lock();
-        assert!(generations.young.len() <= JARS_MAX / 2 && generations.old.len() <= JARS_MAX / 2);
+        assert_eq!(sent(&jars, "used", URL).as_deref(), Some("n=1"));
+        assert_eq!(jars.by_owner.lock().len(), JARS_MAX);
+        for number in 0..10 {
+            set(&jars, &format!("new {number}"), URL, &["n=1"]);
+            assert_eq!(sent(&jars, &number.to_string(), URL), None);
+        }
+        assert!(["used", "10", "new 9"].iter().all(|id| sent(&jars, id, URL).is_some()));
+        assert_eq!(jars.by_owner.lock().len(), JARS_MAX);
     }
 }

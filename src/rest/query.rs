@@ -1,15 +1,14 @@
 //! The query of a request. Names count without regard to case; a parameter that means one thing stands once.
 
-use std::borrow::Cow;
 use std::ops::RangeInclusive;
 
 use oncewire_protocol::filter::Filter;
 use oncewire_protocol::wire::ConnectionId;
 use oncewire_protocol::wire::limits::TTL_SECONDS_MAX;
-use percent_encoding::percent_decode_str;
 
 use super::error::RestError;
 use crate::admin::API_SUPPORTED_VERSIONS;
+use crate::query::{Parameter, parameters};
 
 /// Decoded parameters in their order.
 #[derive(Debug)]
@@ -18,14 +17,10 @@ pub(super) struct Query(Vec<(String, String)>);
 impl Query {
     /// Reads a query as it stands in the URL.
     pub(super) fn parse(query: &str) -> Result<Self, RestError> {
-        let decode = |text: &str| {
-            let text = text.replace('+', " ");
-            let decoded = percent_decode_str(&text).decode_utf8().map(Cow::into_owned);
-            decoded.map_err(|_| RestError::bad_request("Request", "A part of the query is not UTF-8."))
-        };
-        let pairs = query.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            Ok((decode(name)?, decode(value)?))
+        let pairs = parameters(query).map(|Parameter { name, value, is_utf8 }| {
+            let pair = (name.into_owned(), value.into_owned());
+            let refused = || RestError::bad_request("Request", "A part of the query is not UTF-8.");
+            is_utf8.then_some(pair).ok_or_else(refused)
         });
         Ok(Self(pairs.collect::<Result<_, RestError>>()?))
     }
