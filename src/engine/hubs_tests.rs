@@ -215,10 +215,10 @@ async fn a_socket_that_opens_while_its_hub_is_being_closed_loses_nothing() {
     engine.close().await.unwrap();
     drop(engine);
     let log = store(directory.path()).await.open(&hub_name()).await.unwrap();
-    let (mut tail, mut published, mut boots) = (log.tail(log.bounds().first), 0, 0);
+    let (mut tail, mut published, mut boots) = (log.tail(log.bounds().await.unwrap().first), 0, 0);
     let mut keys = std::collections::BTreeSet::new();
-    let end = log.bounds().end;
-    let mut next = log.bounds().first;
+    let end = log.bounds().await.unwrap().end;
+    let mut next = log.bounds().await.unwrap().first;
     while next < end {
         for (offset, record) in tail.next().await.unwrap().unwrap() {
             next = Offset(offset.0 + 1);
@@ -385,7 +385,7 @@ async fn a_copy_ends_its_sessions_and_keeps_what_belongs_to_the_hub() {
     let interrupted = store(to.path()).await;
     let log = interrupted.open(&hub_name()).await.unwrap();
     assert!(log.is_copy());
-    assert_eq!(log.epoch(), epoch);
+    assert_eq!(log.epoch().await.unwrap(), epoch);
     log.append(vec![Arc::new(Hub::booted_from_copy(BootId(7), wall_clock(), true))]).await.unwrap();
     drop((log, interrupted));
 
@@ -428,7 +428,7 @@ async fn a_copy_whose_first_start_got_to_half_of_its_hubs_goes_on_with_the_other
     let log = half.open(&other).await.unwrap();
     log.append(vec![Arc::new(Hub::booted_from_copy(BootId(7), wall_clock(), false))]).await.unwrap();
     log.begin_epoch().await.unwrap();
-    let epoch = log.epoch();
+    let epoch = log.epoch().await.unwrap();
     drop((log, half));
     let engine = self::engine(&to, 8, config(), KEPT).await;
     engine.start_kept_hubs().await.unwrap();

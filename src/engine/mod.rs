@@ -47,7 +47,7 @@ use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::config::{Config, EventFailure};
-use crate::store::{Bounds, Store, StoreError};
+use crate::store::{Store, StoreError};
 use crate::telemetry::{Counters, Episode};
 use calls::Calls;
 use clock::BootClock;
@@ -231,7 +231,8 @@ impl Engine {
         let count = config.hub_shards;
         let Restored { shards, checkpointer, applied } =
             restart::restore(&*log, &hub_settings(config, name), count, boot, budget, *checkpoints).await?;
-        let Bounds { first, end } = log.bounds();
+        let first = log.bounds().await.inspect_err(report)?.first;
+        let end = log.end_now().await.inspect_err(report)?;
         let from = applied.map_or(first, |applied| Offset(applied.0 + 1));
         let empty_since = log.empty_since();
         let clock = clock.hub(name);
@@ -282,7 +283,7 @@ impl Engine {
         let elapsed_ms = began.elapsed().as_millis() as u64;
         tracing::info!(hub = %name, shards = count, sessions, elapsed_ms, "hub started");
         let handle = HubHandle(Arc::new(HubState {
-            epoch: log.epoch(),
+            epoch: log.epoch().await.inspect_err(report)?,
             clock,
             outlives_process: log.outlives_process(),
             shards: inboxes,

@@ -27,7 +27,7 @@ pub(super) async fn restore(
             restoring.load(&key, checkpoint.covers, checkpoint.bytes)?;
         }
     }
-    let (settings, budget, end) = (settings.clone(), Arc::clone(budget), log.bounds().end);
+    let (settings, budget, end) = (settings.clone(), Arc::clone(budget), log.end_now().await?);
     let mut resolving =
         off_the_runtime(move || restoring.resolve(&settings, shards, boot, &budget, end)).await?;
     if let Some(first) = resolving.next() {

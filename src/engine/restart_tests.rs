@@ -8,7 +8,8 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::config::Durability;
-use crate::store::EmbeddedStore;
+use crate::store::conformance::OneByOne;
+use crate::store::{Checkpoint, CheckpointChange, EmbeddedStore};
 
 /// Rounds after every few records.
 const OFTEN: CheckpointBounds = CheckpointBounds {

@@ -112,7 +112,7 @@ impl Starting {
 }
 
 /// Who was in an append, and how it ended.
-type AppendDone = (Vec<AppendId>, Result<Vec<Offset>, StoreError>);
+type AppendDone = (Vec<AppendId>, Result<(), StoreError>);
 
 /// What a hub's shards tell together.
 pub(super) struct Telling {

@@ -20,9 +20,7 @@ use tokio::sync::Semaphore;
 use oncewire_protocol::hub::Attachment;
 
 use super::*;
-use crate::store::{
-    Bounds, Checkpoint, CheckpointChange, Checkpoints, Log, MemoryStore, StoreErrorCause, Tail,
-};
+use crate::store::{Interception, Log, MemoryStore, StoreErrorCause, Tail, intercept};
 
 #[path = "calls_tests.rs"]
 mod calls;
@@ -53,7 +51,7 @@ impl Store for TestStore {
     fn open(&self, hub: &HubName) -> BoxFuture<'_, Result<Arc<dyn Log>, StoreError>> {
         let inner = self.inner.open(hub);
         let control = Arc::clone(&self.control);
-        async move { Ok(Arc::new(TestLog { inner: inner.await?, control }) as Arc<dyn Log>) }.boxed()
+        async move { Ok(intercept(inner.await?, TestAppends(control))) }.boxed()
     }
 
     fn remove(&self, hub: &HubName) -> BoxFuture<'_, Result<(), StoreError>> {
@@ -61,17 +59,17 @@ impl Store for TestStore {
     }
 }
 
-struct TestLog {
-    inner: Arc<dyn Log>,
-    control: Arc<Control>,
-}
+struct TestAppends(Arc<Control>);
 
-impl Log for TestLog {
-    fn append(&self, records: Vec<Arc<Record>>) -> BoxFuture<'static, Result<Vec<Offset>, StoreError>> {
+impl Interception for TestAppends {
+    fn append(
+        &self,
+        log: &Arc<dyn Log>,
+        records: Vec<Arc<Record>>,
+    ) -> BoxFuture<'static, Result<(), StoreError>> {
         let publishes = records.iter().any(|record| matches!(record.body, Body::Published(_)));
-        let fault = if publishes { self.control.faults.lock().pop() } else { None };
-        let inner = Arc::clone(&self.inner);
-        let control = Arc::clone(&self.control);
+        let fault = if publishes { self.0.faults.lock().pop() } else { None };
+        let (log, control) = (Arc::clone(log), Arc::clone(&self.0));
         async move {
             control.permits.acquire().await.expect("never closed").forget();
             let is_fatal = control.is_fatal.load(Ordering::Relaxed);
@@ -82,55 +80,23 @@ impl Log for TestLog {
             };
             let failed = |certainty| StoreError { certainty, cause };
             match fault {
-                None => inner.append(records).await,
+                None => log.append(records).await,
                 Some(Certainty::Definite) => Err(failed(Certainty::Definite)),
                 Some(Certainty::Indefinite) => {
-                    inner.append(records).await.and(Err(failed(Certainty::Indefinite)))
+                    log.append(records).await.and(Err(failed(Certainty::Indefinite)))
                 }
             }
         }
         .boxed()
     }
 
-    fn tail(&self, from: Offset) -> Tail {
-        let control = Arc::clone(&self.control);
+    fn tail(&self, log: &Arc<dyn Log>, from: Offset) -> Tail {
+        let control = Arc::clone(&self.0);
         let failed = StoreError { certainty: Certainty::Definite, cause: StoreErrorCause::Injected };
         let or_failed = move |portion| {
             if control.is_unreadable.load(Ordering::Relaxed) { Err(failed.clone()) } else { portion }
         };
-        self.inner.tail(from).map(or_failed).boxed()
-    }
-
-    fn bounds(&self) -> Bounds {
-        self.inner.bounds()
-    }
-
-    fn trim(&self, before: Offset) -> BoxFuture<'static, Result<(), StoreError>> {
-        self.inner.trim(before)
-    }
-
-    fn checkpoint(&self, changes: Vec<CheckpointChange>) -> BoxFuture<'static, Result<(), StoreError>> {
-        self.inner.checkpoint(changes)
-    }
-
-    fn load(&self, key: &str) -> BoxFuture<'static, Result<Option<Checkpoint>, StoreError>> {
-        self.inner.load(key)
-    }
-
-    fn list(&self) -> BoxFuture<'static, Result<Vec<String>, StoreError>> {
-        self.inner.list()
-    }
-
-    fn load_all(&self, prefix: &str) -> Checkpoints {
-        self.inner.load_all(prefix)
-    }
-
-    fn outlives_process(&self) -> bool {
-        self.inner.outlives_process()
-    }
-
-    fn epoch(&self) -> LogEpoch {
-        self.inner.epoch()
+        log.tail(from).map(or_failed).boxed()
     }
 }
 
@@ -446,7 +412,7 @@ async fn the_log_is_trimmed_behind_what_all_shards_have_applied() {
     let log = world.engine.0.store.open(&hub_name()).await.unwrap();
     // The other shard follows in its own time.
     let trimmed = async {
-        while log.bounds().first.0 < 3000 {
+        while log.bounds().await.unwrap().first.0 < 3000 {
             tokio::task::yield_now().await;
         }
     };

@@ -6,13 +6,11 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use futures_util::future::{BoxFuture, FutureExt, ready};
-use oncewire_protocol::log::{Body, Certainty, LogEpoch, Offset, Record, Time};
+use oncewire_protocol::log::{Body, Certainty, Record, Time};
 use oncewire_protocol::wire::HubName;
 use parking_lot::Mutex;
 
-use super::{
-    Bounds, Checkpoint, CheckpointChange, Checkpoints, Log, Store, StoreError, StoreErrorCause, Tail,
-};
+use super::{Interception, Log, Store, StoreError, StoreErrorCause, intercept};
 
 /// Which appends fail, counted over those that hold a client's publish, from 1: `definite:3,indefinite:7`. A
 /// definite one stores nothing; an indefinite one stores everything and fails all the same.
@@ -63,7 +61,7 @@ impl Store for FaultyStore {
     fn open(&self, hub: &HubName) -> BoxFuture<'_, Result<Arc<dyn Log>, StoreError>> {
         let opening = self.inner.open(hub);
         let plan = Arc::clone(&self.plan);
-        async move { Ok(Arc::new(FaultyLog { inner: opening.await?, plan }) as Arc<dyn Log>) }.boxed()
+        async move { Ok(intercept(opening.await?, Faults(plan))) }.boxed()
     }
 
     fn close_hub(&self, hub: &HubName, empty_since: Time) -> BoxFuture<'_, Result<(), StoreError>> {
@@ -83,82 +81,35 @@ impl Store for FaultyStore {
     }
 }
 
-struct FaultyLog {
-    inner: Arc<dyn Log>,
-    plan: Arc<Mutex<Plan>>,
-}
+struct Faults(Arc<Mutex<Plan>>);
 
-impl FaultyLog {
-    fn next_fault(&self, records: &[Arc<Record>]) -> Option<Certainty> {
+impl Faults {
+    fn next(&self, records: &[Arc<Record>]) -> Option<Certainty> {
         if !records.iter().any(|record| matches!(record.body, Body::Published(_))) {
             return None;
         }
-        let mut plan = self.plan.lock();
+        let mut plan = self.0.lock();
         plan.appends += 1;
         let number = plan.appends;
         plan.faults.0.remove(&number)
     }
 }
 
-impl Log for FaultyLog {
-    fn append(&self, records: Vec<Arc<Record>>) -> BoxFuture<'static, Result<Vec<Offset>, StoreError>> {
+impl Interception for Faults {
+    fn append(
+        &self,
+        log: &Arc<dyn Log>,
+        records: Vec<Arc<Record>>,
+    ) -> BoxFuture<'static, Result<(), StoreError>> {
         let failed = |certainty| StoreError { certainty, cause: StoreErrorCause::Injected };
-        match self.next_fault(&records) {
-            None => self.inner.append(records),
+        match self.next(&records) {
+            None => log.append(records),
             Some(Certainty::Definite) => ready(Err(failed(Certainty::Definite))).boxed(),
             Some(Certainty::Indefinite) => {
-                let append = self.inner.append(records);
+                let append = log.append(records);
                 async move { append.await.and(Err(failed(Certainty::Indefinite))) }.boxed()
             }
         }
-    }
-
-    fn tail(&self, from: Offset) -> Tail {
-        self.inner.tail(from)
-    }
-
-    fn bounds(&self) -> Bounds {
-        self.inner.bounds()
-    }
-
-    fn trim(&self, before: Offset) -> BoxFuture<'static, Result<(), StoreError>> {
-        self.inner.trim(before)
-    }
-
-    fn checkpoint(&self, changes: Vec<CheckpointChange>) -> BoxFuture<'static, Result<(), StoreError>> {
-        self.inner.checkpoint(changes)
-    }
-
-    fn load(&self, key: &str) -> BoxFuture<'static, Result<Option<Checkpoint>, StoreError>> {
-        self.inner.load(key)
-    }
-
-    fn list(&self) -> BoxFuture<'static, Result<Vec<String>, StoreError>> {
-        self.inner.list()
-    }
-
-    fn load_all(&self, prefix: &str) -> Checkpoints {
-        self.inner.load_all(prefix)
-    }
-
-    fn outlives_process(&self) -> bool {
-        self.inner.outlives_process()
-    }
-
-    fn epoch(&self) -> LogEpoch {
-        self.inner.epoch()
-    }
-
-    fn is_copy(&self) -> bool {
-        self.inner.is_copy()
-    }
-
-    fn begin_epoch(&self) -> BoxFuture<'static, Result<(), StoreError>> {
-        self.inner.begin_epoch()
-    }
-
-    fn empty_since(&self) -> Option<Time> {
-        self.inner.empty_since()
     }
 }
 

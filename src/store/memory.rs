@@ -12,9 +12,11 @@ use futures_util::stream::{Stream, StreamExt};
 use oncewire_protocol::log::{Certainty, LogEpoch, Offset, Record};
 use oncewire_protocol::wire::HubName;
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use super::{
-    Bounds, Checkpoint, CheckpointChange, Checkpoints, Log, Portion, Store, StoreError, StoreErrorCause, Tail,
+    Bounds, Checkpoint, CheckpointChange, Checkpoints, Log, LogHealth, Portion, Store, StoreError,
+    StoreErrorCause, Tail,
 };
 
 /// Records that a tail hands out at once.
@@ -66,24 +68,34 @@ impl State {
 }
 
 impl Log for MemoryLog {
-    fn append(&self, records: Vec<Arc<Record>>) -> BoxFuture<'static, Result<Vec<Offset>, StoreError>> {
+    fn append(&self, records: Vec<Arc<Record>>) -> BoxFuture<'static, Result<(), StoreError>> {
         let mut state = self.state.lock();
-        let begin = state.end();
         state.records.extend(records);
-        let offsets = (begin..state.end()).map(Offset).collect();
         let waiting = std::mem::take(&mut state.waiting);
         drop(state);
         waiting.into_iter().for_each(Waker::wake);
-        ready(Ok(offsets)).boxed()
+        ready(Ok(())).boxed()
     }
 
     fn tail(&self, from: Offset) -> Tail {
         MemoryTail { state: Arc::clone(&self.state), next: from.0 }.boxed()
     }
 
-    fn bounds(&self) -> Bounds {
+    fn bounds(&self) -> BoxFuture<'static, Result<Bounds, StoreError>> {
         let state = self.state.lock();
-        Bounds { first: Offset(state.first), end: Offset(state.end()) }
+        ready(Ok(Bounds { first: Offset(state.first), end: Offset(state.end()) })).boxed()
+    }
+
+    fn end_now(&self) -> BoxFuture<'static, Result<Offset, StoreError>> {
+        ready(Ok(Offset(self.state.lock().end()))).boxed()
+    }
+
+    fn is_shared(&self) -> bool {
+        false
+    }
+
+    fn health(&self) -> watch::Receiver<LogHealth> {
+        LogHealth::local()
     }
 
     fn trim(&self, before: Offset) -> BoxFuture<'static, Result<(), StoreError>> {
@@ -105,14 +117,6 @@ impl Log for MemoryLog {
         ready(Ok(())).boxed()
     }
 
-    fn load(&self, key: &str) -> BoxFuture<'static, Result<Option<Checkpoint>, StoreError>> {
-        ready(Ok(self.state.lock().checkpoints.get(key).cloned())).boxed()
-    }
-
-    fn list(&self) -> BoxFuture<'static, Result<Vec<String>, StoreError>> {
-        ready(Ok(self.state.lock().checkpoints.keys().cloned().collect())).boxed()
-    }
-
     fn load_all(&self, prefix: &str) -> Checkpoints {
         let state = self.state.lock();
         let all: Vec<_> = state
@@ -128,8 +132,8 @@ impl Log for MemoryLog {
         false
     }
 
-    fn epoch(&self) -> LogEpoch {
-        self.epoch
+    fn epoch(&self) -> BoxFuture<'static, Result<LogEpoch, StoreError>> {
+        ready(Ok(self.epoch)).boxed()
     }
 }
 

@@ -4,10 +4,11 @@
 //! one conformance suite (`conformance.rs`); the doc comments of [`Log`] are the contract that it tests.
 
 #[cfg(test)]
-mod conformance;
+pub(crate) mod conformance;
 mod embedded;
 #[cfg(feature = "fault-injection")]
 mod faulty;
+mod intercepted;
 mod memory;
 
 pub use embedded::{
@@ -16,15 +17,18 @@ pub use embedded::{
 };
 #[cfg(feature = "fault-injection")]
 pub use faulty::{FaultPlan, FaultPlanError, FaultyStore};
+pub use intercepted::{Interception, intercept};
 pub use memory::MemoryStore;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, FutureExt, ready};
 use futures_util::stream::BoxStream;
 use oncewire_protocol::log::{Certainty, LogEpoch, Offset, Record, Time};
 use oncewire_protocol::wire::HubName;
+use tokio::sync::watch;
 
 /// Where the logs of all hubs are.
 pub trait Store: Send + Sync + 'static {
@@ -58,14 +62,15 @@ pub trait Store: Send + Sync + 'static {
 
 /// One hub's log: a totally ordered sequence of records.
 pub trait Log: Send + Sync + 'static {
-    /// Appends records in the order given, after those of all earlier calls, and returns their offsets.
+    /// Appends records in the order given, after those of all earlier calls. A tail tells their offsets, which increase
+    /// strictly but may have gaps; other writers' records may fall between.
     ///
-    /// Offsets increase strictly but may have gaps, and other writers' records may fall between. When it returns
-    /// `Ok`, the records are as durable as this log ever makes them. A failure says whether they may be in the log
-    /// all the same ([`StoreError::certainty`]); a crash may leave any prefix of them.
+    /// When it returns `Ok`, the records are as durable as this log ever makes them. A failure says whether they may be in
+    /// the log all the same ([`StoreError::certainty`]); a crash may leave any prefix of them. A log that is shared answers
+    /// `Ok`, or `Definite` when no attempt can have happened: it repeats an attempt in doubt until its fate is known.
     ///
     /// A wrong `Ok` loses acknowledged messages; a wrong `Definite` lets a retry publish twice.
-    fn append(&self, records: Vec<Arc<Record>>) -> BoxFuture<'static, Result<Vec<Offset>, StoreError>>;
+    fn append(&self, records: Vec<Arc<Record>>) -> BoxFuture<'static, Result<(), StoreError>>;
 
     /// All records from an offset on, in order, none left out, then those appended later as they become durable;
     /// in portions of at least one. It fails when the offset has been trimmed.
@@ -73,8 +78,17 @@ pub trait Log: Send + Sync + 'static {
     /// Records become visible here no later than their append returns.
     fn tail(&self, from: Offset) -> Tail;
 
-    /// Where the log begins and ends.
-    fn bounds(&self) -> Bounds;
+    /// Where the log begins and ends, as far as this process knows.
+    fn bounds(&self) -> BoxFuture<'static, Result<Bounds, StoreError>>;
+
+    /// Where the log ends now: everything that anybody was told of before the call, by whichever writer, is before it.
+    fn end_now(&self) -> BoxFuture<'static, Result<Offset, StoreError>>;
+
+    /// Whether other processes append to it too.
+    fn is_shared(&self) -> bool;
+
+    /// How well the log can be reached, now and whenever it changes.
+    fn health(&self) -> watch::Receiver<LogHealth>;
 
     /// Lets the log forget records before an offset; one past the end lets it forget all. It may keep some, and a
     /// tail from where [`Log::bounds`] says that the log begins finds them.
@@ -84,12 +98,6 @@ pub trait Log: Send + Sync + 'static {
     /// this log ever makes them; after a failure or a crash none or all of them are there.
     fn checkpoint(&self, changes: Vec<CheckpointChange>) -> BoxFuture<'static, Result<(), StoreError>>;
 
-    /// The checkpoint under a key.
-    fn load(&self, key: &str) -> BoxFuture<'static, Result<Option<Checkpoint>, StoreError>>;
-
-    /// The keys of all checkpoints, sorted.
-    fn list(&self) -> BoxFuture<'static, Result<Vec<String>, StoreError>>;
-
     /// The checkpoints whose keys begin with a prefix, sorted by key, all as they were at one moment during the call;
     /// in portions of at least one. Made for reading hundreds of thousands of them.
     fn load_all(&self, prefix: &str) -> Checkpoints;
@@ -98,7 +106,7 @@ pub trait Log: Send + Sync + 'static {
     fn outlives_process(&self) -> bool;
 
     /// The log's epoch: another one whenever history may have been lost (R12).
-    fn epoch(&self) -> LogEpoch;
+    fn epoch(&self) -> BoxFuture<'static, Result<LogEpoch, StoreError>>;
 
     /// Whether the log was copied from another one, which may have gone on since: before anything else its sessions have to
     /// be ended, and then [`Log::begin_epoch`] called.
@@ -138,6 +146,28 @@ pub struct Bounds {
     pub end: Offset,
 }
 
+/// How well a log can be reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogHealth {
+    /// Whether it can be asked at all.
+    pub is_connected: bool,
+    /// When it last confirmed something; none before it first did, and for a log of this process, which needs to confirm
+    /// nothing.
+    pub last_confirmed: Option<Instant>,
+    /// Records that it has and this process has not read yet, as far as is known.
+    pub lag_records: u64,
+}
+
+impl LogHealth {
+    /// That of a log in this process: nothing is between.
+    pub const LOCAL: Self = Self { is_connected: true, last_confirmed: None, lag_records: 0 };
+
+    /// The same, as [`Log::health`] tells it. It never changes.
+    pub fn local() -> watch::Receiver<Self> {
+        watch::channel(Self::LOCAL).1
+    }
+}
+
 /// An opaque summary of the log up to an offset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkpoint {
@@ -152,7 +182,7 @@ pub struct Checkpoint {
 pub enum CheckpointChange {
     /// Keeps a checkpoint under a key; an earlier one is replaced as a whole.
     Save {
-        /// What [`Log::load`] finds it by.
+        /// What [`Log::load_all`] finds it by.
         key: String,
         /// Its content means nothing to the store.
         checkpoint: Checkpoint,

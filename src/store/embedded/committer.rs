@@ -72,7 +72,7 @@ struct ActiveSize {
     bytes: u64,
 }
 
-type Reply = oneshot::Sender<Result<Vec<Offset>, StoreError>>;
+type Reply = oneshot::Sender<Result<(), StoreError>>;
 
 /// One call to append.
 struct Append {
@@ -103,7 +103,7 @@ impl Queue {
     pub(super) fn append(
         &self,
         records: Vec<Arc<Record>>,
-    ) -> Result<oneshot::Receiver<Result<Vec<Offset>, StoreError>>, StoreError> {
+    ) -> Result<oneshot::Receiver<Result<(), StoreError>>, StoreError> {
         let mut bytes = 0;
         for record in &records {
             let record_bytes = record.memory_bytes();
@@ -295,12 +295,12 @@ impl Committer {
         let first = self.queue.live(|live| live.end());
         let groups = group::build(first, &encodings);
         match self.segments.commit(&groups) {
-            Ok(()) => self.committed(first, counts, bytes as u64),
+            Ok(()) => self.committed(counts, bytes as u64),
             Err(error) => self.failed(counts.len(), error),
         }
     }
 
-    fn committed(&mut self, first: Offset, counts: VecDeque<usize>, bytes: u64) {
+    fn committed(&mut self, counts: VecDeque<usize>, bytes: u64) {
         let base = self.segments.active_base();
         let mut state = self.queue.state.lock();
         let records = self.appends.iter().zip(&counts).flat_map(|(append, count)| {
@@ -314,18 +314,15 @@ impl Committer {
         state.roll |= state.wants_roll(&self.queue.limits);
         drop(state);
         waiting.into_iter().for_each(std::task::Waker::wake);
-        let mut next = first.0;
         for count in counts {
             let Some(append) = self.appends.front_mut() else { return };
             append.committed += count;
-            next += count as u64;
             if append.committed < append.records.len() {
                 return;
             }
-            let begin = next - append.records.len() as u64;
             if let Some(append) = self.appends.pop_front() {
                 // Whoever appended may have gone.
-                let _ = append.reply.send(Ok((begin..next).map(Offset).collect()));
+                let _ = append.reply.send(Ok(()));
             }
         }
     }

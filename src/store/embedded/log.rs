@@ -10,7 +10,7 @@ use futures_util::future::{BoxFuture, FutureExt, ready};
 use futures_util::stream::{self, StreamExt};
 use oncewire_protocol::log::{Certainty, LogEpoch, Offset, Record, Time};
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::committer::{Committer, Queue, SegmentLimits};
 use super::directory::{DataDirectory, segment_bases};
@@ -22,7 +22,7 @@ use super::segments::Segments;
 use super::table::{damaged, definite};
 use super::tail::EmbeddedTail;
 use crate::store::{
-    Bounds, Checkpoint, CheckpointChange, Checkpoints, Log, StoreError, StoreErrorCause, Tail,
+    Bounds, CheckpointChange, Checkpoints, Log, LogHealth, StoreError, StoreErrorCause, Tail,
 };
 
 /// What a portion of checkpoints holds, in checkpoints and in bytes, about.
@@ -224,18 +224,6 @@ impl EmbeddedLog {
         }
         .boxed()
     }
-
-    fn blocking<T: Send + 'static>(
-        read: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
-    ) -> BoxFuture<'static, Result<T, StoreError>> {
-        async move {
-            let read = tokio::task::spawn_blocking(read).await;
-            read.unwrap_or_else(|error| {
-                Err(definite(StoreErrorCause::Io(format!("a read did not end: {error}"))))
-            })
-        }
-        .boxed()
-    }
 }
 
 impl Drop for EmbeddedLog {
@@ -291,9 +279,9 @@ fn thread_has_ended() -> StoreError {
 }
 
 impl Log for EmbeddedLog {
-    fn append(&self, records: Vec<Arc<Record>>) -> BoxFuture<'static, Result<Vec<Offset>, StoreError>> {
+    fn append(&self, records: Vec<Arc<Record>>) -> BoxFuture<'static, Result<(), StoreError>> {
         if records.is_empty() {
-            return ready(Ok(Vec::new())).boxed();
+            return ready(Ok(())).boxed();
         }
         answered(self.queue.append(records))
     }
@@ -302,9 +290,21 @@ impl Log for EmbeddedLog {
         EmbeddedTail::new(Arc::clone(&self.queue), Arc::clone(&self.segments), from).boxed()
     }
 
-    fn bounds(&self) -> Bounds {
+    fn bounds(&self) -> BoxFuture<'static, Result<Bounds, StoreError>> {
         let first = self.segments.first();
-        Bounds { first, end: self.queue.live(|live| live.end()) }
+        ready(Ok(Bounds { first, end: self.end() })).boxed()
+    }
+
+    fn end_now(&self) -> BoxFuture<'static, Result<Offset, StoreError>> {
+        ready(Ok(self.end())).boxed()
+    }
+
+    fn is_shared(&self) -> bool {
+        false
+    }
+
+    fn health(&self) -> watch::Receiver<LogHealth> {
+        LogHealth::local()
     }
 
     fn trim(&self, before: Offset) -> BoxFuture<'static, Result<(), StoreError>> {
@@ -317,25 +317,6 @@ impl Log for EmbeddedLog {
 
     fn checkpoint(&self, changes: Vec<CheckpointChange>) -> BoxFuture<'static, Result<(), StoreError>> {
         self.kept(|reply| Order::Change(changes, reply))
-    }
-
-    fn load(&self, key: &str) -> BoxFuture<'static, Result<Option<Checkpoint>, StoreError>> {
-        let (meta, key) = (Arc::clone(&self.meta), key.to_owned());
-        Self::blocking(move || meta.read(|contents| contents.load(&key)))
-    }
-
-    fn list(&self) -> BoxFuture<'static, Result<Vec<String>, StoreError>> {
-        let meta = Arc::clone(&self.meta);
-        Self::blocking(move || {
-            let mut keys = Vec::new();
-            meta.read(|contents| {
-                contents.scan_checkpoints("", |key, _| {
-                    keys.push(key.to_owned());
-                    Ok(true)
-                })
-            })?;
-            Ok(keys)
-        })
     }
 
     fn load_all(&self, prefix: &str) -> Checkpoints {
@@ -377,8 +358,8 @@ impl Log for EmbeddedLog {
         true
     }
 
-    fn epoch(&self) -> LogEpoch {
-        self.meta.epoch()
+    fn epoch(&self) -> BoxFuture<'static, Result<LogEpoch, StoreError>> {
+        ready(Ok(self.meta.epoch())).boxed()
     }
 
     fn is_copy(&self) -> bool {

@@ -426,15 +426,6 @@ impl<'a> MetaContents<'a> {
         read().map_err(|error| self.failed(error))
     }
 
-    pub(super) fn load(&self, key: &str) -> Result<Option<Checkpoint>, StoreError> {
-        let read = || -> Result<_, redb::Error> {
-            let table = self.database.begin_read()?.open_table(CHECKPOINTS)?;
-            Ok(table.get(key)?.map(|value| value.value().to_vec()))
-        };
-        let stored = read().map_err(|error| self.failed(error))?;
-        stored.map(|stored| self.decode(key, &stored)).transpose()
-    }
-
     /// Visits the checkpoints whose keys begin with a prefix, in order, until `visit` says `false`.
     pub(super) fn scan_checkpoints(
         &self,

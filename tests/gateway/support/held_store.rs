@@ -5,11 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::future::{BoxFuture, FutureExt};
-use oncewire::store::{
-    Bounds, Checkpoint, CheckpointChange, Checkpoints, Log, MemoryStore, Store, StoreError, StoreErrorCause,
-    Tail,
-};
-use oncewire_protocol::log::{Body, Certainty, LogEpoch, Offset, Record};
+use oncewire::store::{Interception, Log, MemoryStore, Store, StoreError, StoreErrorCause, intercept};
+use oncewire_protocol::log::{Body, Certainty, Record};
 use oncewire_protocol::wire::HubName;
 use parking_lot::Mutex;
 use tokio::sync::{oneshot, watch};
@@ -84,11 +81,7 @@ impl Store for HeldStore {
     fn open(&self, hub: &HubName) -> BoxFuture<'_, Result<Arc<dyn Log>, StoreError>> {
         let opening = self.memory.open(hub);
         let control = Arc::clone(&self.control);
-        async move {
-            let log = HeldLog { log: opening.await?, control, turn: Mutex::default() };
-            Ok(Arc::new(log) as Arc<dyn Log>)
-        }
-        .boxed()
+        async move { Ok(intercept(opening.await?, HeldAppends { control, turn: Mutex::default() })) }.boxed()
     }
 
     fn remove(&self, hub: &HubName) -> BoxFuture<'_, Result<(), StoreError>> {
@@ -96,15 +89,18 @@ impl Store for HeldStore {
     }
 }
 
-struct HeldLog {
-    log: Arc<dyn Log>,
+struct HeldAppends {
     control: Arc<Control>,
     /// Completes when the append before is done.
     turn: Mutex<Option<oneshot::Receiver<()>>>,
 }
 
-impl Log for HeldLog {
-    fn append(&self, records: Vec<Arc<Record>>) -> BoxFuture<'static, Result<Vec<Offset>, StoreError>> {
+impl Interception for HeldAppends {
+    fn append(
+        &self,
+        log: &Arc<dyn Log>,
+        records: Vec<Arc<Record>>,
+    ) -> BoxFuture<'static, Result<(), StoreError>> {
         let (done, turn) = oneshot::channel();
         let before = self.turn.lock().replace(turn);
         let ends = records.iter().any(|record| matches!(record.body, Body::Ended { .. }));
@@ -113,7 +109,7 @@ impl Log for HeldLog {
         } else {
             self.control.failures.lock().pop_front()
         };
-        let (log, control) = (Arc::clone(&self.log), Arc::clone(&self.control));
+        let (log, control) = (Arc::clone(log), Arc::clone(&self.control));
         async move {
             if let Some(before) = before {
                 // Its sender is dropped when it is done.
@@ -138,42 +134,6 @@ impl Log for HeldLog {
             appended
         }
         .boxed()
-    }
-
-    fn tail(&self, from: Offset) -> Tail {
-        self.log.tail(from)
-    }
-
-    fn bounds(&self) -> Bounds {
-        self.log.bounds()
-    }
-
-    fn trim(&self, before: Offset) -> BoxFuture<'static, Result<(), StoreError>> {
-        self.log.trim(before)
-    }
-
-    fn checkpoint(&self, changes: Vec<CheckpointChange>) -> BoxFuture<'static, Result<(), StoreError>> {
-        self.log.checkpoint(changes)
-    }
-
-    fn load(&self, key: &str) -> BoxFuture<'static, Result<Option<Checkpoint>, StoreError>> {
-        self.log.load(key)
-    }
-
-    fn list(&self) -> BoxFuture<'static, Result<Vec<String>, StoreError>> {
-        self.log.list()
-    }
-
-    fn load_all(&self, prefix: &str) -> Checkpoints {
-        self.log.load_all(prefix)
-    }
-
-    fn outlives_process(&self) -> bool {
-        self.log.outlives_process()
-    }
-
-    fn epoch(&self) -> LogEpoch {
-        self.log.epoch()
     }
 }
 

@@ -5,6 +5,7 @@ use std::fs;
 use super::super::disk::{DiskDirectory, DiskFile};
 use super::faulty_disk::{Faults, FaultyDisk};
 use super::*;
+use crate::store::conformance::OneByOne;
 
 fn other() -> HubName {
     HubName::new("other").unwrap()
@@ -95,7 +96,7 @@ async fn a_copy_holds_what_there_was_and_says_that_it_is_one() {
         let store = Arc::new(bench.store().unwrap());
         let epoch = {
             let log = store.open(&chat()).await.unwrap();
-            log.epoch()
+            log.epoch().await.unwrap()
         };
         if !is_open {
             store.close_hub(&chat(), Time(5)).await.unwrap();
@@ -114,21 +115,24 @@ async fn a_copy_holds_what_there_was_and_says_that_it_is_one() {
         let bench = copied(to);
         let opened = bench.open().await.unwrap();
         assert!(opened.log.is_copy());
-        assert_eq!(opened.log.epoch(), epoch, "its own begins once its sessions are over");
+        assert_eq!(opened.log.epoch().await.unwrap(), epoch, "its own begins once its sessions are over");
         assert_eq!(opened.numbers().await, (0..40).map(|n| (n, n)).collect::<Vec<_>>());
         assert_eq!(opened.log.load("a").await.unwrap().unwrap().bytes.len(), 70_000);
         assert_ne!(opened.store.reconnection_secret().unwrap(), secret);
         opened.append(40..41, 10).await.unwrap();
         opened.log.begin_epoch().await.unwrap();
-        let begun = opened.log.epoch();
+        let begun = opened.log.epoch().await.unwrap();
         assert!(begun != epoch && !opened.log.is_copy());
         drop(opened);
         let opened = bench.open().await.unwrap();
-        assert_eq!((opened.log.epoch(), opened.log.is_copy()), (begun, false));
+        assert_eq!((opened.log.epoch().await.unwrap(), opened.log.is_copy()), (begun, false));
         assert_eq!(opened.numbers().await.len(), 41);
         // The original knows nothing of it.
         let log = store.open(&chat()).await.unwrap();
-        assert_eq!((log.epoch(), log.is_copy(), log.bounds().end), (epoch, false, Offset(40)));
+        assert_eq!(
+            (log.epoch().await.unwrap(), log.is_copy(), log.bounds().await.unwrap().end),
+            (epoch, false, Offset(40))
+        );
     }
 }
 
@@ -163,7 +167,8 @@ async fn a_copy_of_a_log_that_is_written_is_a_beginning_of_it() {
                 if is_over.load(Ordering::SeqCst) {
                     break;
                 }
-                let last = log.append(vec![published(n, 5000)]).await.unwrap()[0];
+                log.append(vec![published(n, 5000)]).await.unwrap();
+                let last = Offset(log.end_now().await.unwrap().0 - 1);
                 log.checkpoint(vec![save("newest", last.0, 100)]).await.unwrap();
                 *acknowledged.lock() = last.0 + 1;
                 // Copies need what was there when they began.
@@ -181,11 +186,14 @@ async fn a_copy_of_a_log_that_is_written_is_a_beginning_of_it() {
         let bench = copied(to);
         let opened = bench.open().await.unwrap();
         let numbers = opened.numbers().await;
-        let first = opened.log.bounds().first;
-        assert_eq!(numbers, (first.0..opened.log.bounds().end.0).map(|n| (n, n)).collect::<Vec<_>>());
+        let first = opened.log.bounds().await.unwrap().first;
+        assert_eq!(
+            numbers,
+            (first.0..opened.log.bounds().await.unwrap().end.0).map(|n| (n, n)).collect::<Vec<_>>()
+        );
         assert!(numbers.len() as u64 + first.0 >= before, "an acknowledged record is missing");
         let covers = opened.log.load("newest").await.unwrap().unwrap().covers;
-        assert!(covers.0 + 1 >= before && covers < opened.log.bounds().end, "{covers:?}");
+        assert!(covers.0 + 1 >= before && covers < opened.log.bounds().await.unwrap().end, "{covers:?}");
         assert!(first.0 <= covers.0.saturating_sub(20), "{first:?} is behind what was kept for {covers:?}");
     }
     is_over.store(true, Ordering::SeqCst);
@@ -219,7 +227,7 @@ async fn what_is_trimmed_while_it_is_copied_is_in_the_copy_and_goes_afterwards()
     assert_eq!((report.damages, report.segments[0].first), (Vec::new(), Offset(0)));
     assert!(report.segments.last().unwrap().end >= Offset(40));
     let trimmed = async {
-        while opened.log.bounds().first == Offset(0) {
+        while opened.log.bounds().await.unwrap().first == Offset(0) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
@@ -390,13 +398,13 @@ async fn one_copy_is_made_at_a_time() {
 async fn a_hub_that_is_kept_in_a_new_epoch_is_taken_for_a_copy() {
     let bench = written().await;
     let opened = bench.open().await.unwrap();
-    let epoch = opened.log.epoch();
+    let epoch = opened.log.epoch().await.unwrap();
     opened.close().await;
     assert_eq!(new_epoch(bench.path(), Some(&chat()), true).unwrap(), [chat()]);
     let opened = bench.open().await.unwrap();
     assert_eq!((opened.log.is_copy(), opened.numbers().await.len()), (true, 40));
     opened.log.begin_epoch().await.unwrap();
-    assert_ne!(opened.log.epoch(), epoch);
+    assert_ne!(opened.log.epoch().await.unwrap(), epoch);
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! When a hub begins anew, and when it must not.
 
 use super::*;
+use crate::store::conformance::OneByOne;
 
 /// A bench whose kernel says that this is a certain boot.
 fn bench(boot_id: Option<&str>, durability: Durability) -> Bench {
@@ -20,7 +21,7 @@ async fn write(bench: &Bench, is_closed: bool) -> oncewire_protocol::log::LogEpo
     let opened = bench.open().await.unwrap();
     opened.append(0..5, 200).await.unwrap();
     opened.log.checkpoint(vec![save("a", 3, 10)]).await.unwrap();
-    let epoch = opened.log.epoch();
+    let epoch = opened.log.epoch().await.unwrap();
     if is_closed {
         opened.close().await;
     } else {
@@ -47,7 +48,7 @@ async fn is_kept(bench: &Bench, epoch: oncewire_protocol::log::LogEpoch) -> bool
     let opened = bench.open().await.unwrap();
     let records = opened.numbers().await.len();
     let checkpoints = opened.log.list().await.unwrap().len();
-    let is_same = opened.log.epoch() == epoch;
+    let is_same = opened.log.epoch().await.unwrap() == epoch;
     assert_eq!((records, checkpoints), if is_same { (5, 1) } else { (0, 0) });
     is_same
 }

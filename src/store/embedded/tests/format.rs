@@ -42,7 +42,7 @@ async fn write_the_fixture() {
     let opened = bench.open().await.unwrap();
     opened.append(5..10, 40).await.unwrap();
     opened.log.checkpoint(vec![save("a", 3, 100), save("b", 4, 0)]).await.unwrap();
-    println!("the epoch is {:?}", opened.log.epoch());
+    println!("the epoch is {:?}", opened.log.epoch().await.unwrap());
     opened.close().await;
     copy(bench.path(), Path::new(FIXTURE));
 }
@@ -51,7 +51,7 @@ async fn write_the_fixture() {
 async fn files_of_version_2_are_read() {
     let bench = fixture();
     let opened = bench.open().await.unwrap();
-    assert_eq!(opened.log.epoch().0, 0x6703_7972_697f_b725_530d_f958_d70b_098d);
+    assert_eq!(opened.log.epoch().await.unwrap().0, 0x6703_7972_697f_b725_530d_f958_d70b_098d);
     let secret = fs::read(Path::new(FIXTURE).join("reconnection-secret")).unwrap();
     assert_eq!(opened.store.reconnection_secret().unwrap().as_slice(), secret);
     assert_eq!(opened.numbers().await, (0..10).map(|n| (n, n)).collect::<Vec<_>>());

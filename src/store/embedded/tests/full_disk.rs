@@ -6,6 +6,7 @@ use oncewire_protocol::log::Certainty;
 
 use super::faulty_disk::{Faults, FaultyDisk};
 use super::*;
+use crate::store::conformance::OneByOne;
 
 /// A small file system of its own, while it lives.
 struct Mount {
@@ -128,7 +129,7 @@ async fn fill_and_make_room(mount: &Mount) {
 
     // Room comes back by trimming.
     opened.log.trim(Offset(accepted.len() as u64 - 20)).await.unwrap();
-    let end = opened.log.bounds().end.0;
+    let end = opened.log.bounds().await.unwrap().end.0;
     assert_eq!(opened.append(7..9, 10_000).await.unwrap(), [Offset(end), Offset(end + 1)]);
     opened.log.checkpoint(vec![save("small", 2, 100)]).await.unwrap();
     let numbers = opened.numbers().await;

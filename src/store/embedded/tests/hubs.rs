@@ -85,8 +85,8 @@ async fn a_new_epoch_of_one_hub_leaves_the_others_as_they_are() {
     let epochs = async || {
         let opened = bench.open().await.unwrap();
         let kept = opened.store.open(&other()).await.unwrap();
-        let epochs = (opened.log.epoch(), kept.epoch());
-        assert_eq!(kept.bounds().end, Offset(1));
+        let epochs = (opened.log.epoch().await.unwrap(), kept.epoch().await.unwrap());
+        assert_eq!(kept.bounds().await.unwrap().end, Offset(1));
         opened.close().await;
         epochs
     };
@@ -117,7 +117,7 @@ async fn a_removed_hub_is_gone_and_begins_anew() {
     let bench = two_hubs().await;
     let epoch = {
         let opened = bench.open().await.unwrap();
-        let epoch = opened.log.epoch();
+        let epoch = opened.log.epoch().await.unwrap();
         opened.close().await;
         epoch
     };
@@ -127,7 +127,7 @@ async fn a_removed_hub_is_gone_and_begins_anew() {
     assert_eq!(store.hubs().await.unwrap(), [other()]);
     drop(store);
     let opened = bench.open().await.unwrap();
-    assert_ne!(opened.log.epoch(), epoch);
+    assert_ne!(opened.log.epoch().await.unwrap(), epoch);
     assert_eq!(opened.numbers().await, []);
 }
 

@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use super::*;
+use crate::store::conformance::OneByOne;
 
 const DIRECTORY: &str = "ONCEWIRE_TEST_STORE_DIRECTORY";
 const DURABILITY: &str = "ONCEWIRE_TEST_STORE_DURABILITY";
@@ -31,7 +32,7 @@ async fn process_that_writes() {
         writeln!(out, "\n{what} {number}").unwrap();
         out.flush().unwrap();
     };
-    let mut end = opened.log.bounds().end.0;
+    let mut end = opened.log.bounds().await.unwrap().end.0;
     say("open", end);
     for round in 1.. {
         say("RECORD", end + 7);
@@ -122,7 +123,7 @@ async fn kill_many_times(durability: &str, kills: u64) {
         opened_by_children += u64::from(said.opened);
 
         let opened = bench.open().await.unwrap_or_else(|error| panic!("kill {kill}: {error}"));
-        let bounds = opened.log.bounds();
+        let bounds = opened.log.bounds().await.unwrap();
         let possible = said.records..=said.records_asked.max(said.records);
         assert!(possible.contains(&bounds.end.0), "kill {kill}: {bounds:?} {said:?}");
         let expected: Vec<_> = (bounds.first.0..bounds.end.0).map(|n| (n, n)).collect();
@@ -161,7 +162,7 @@ async fn kills_during_the_first_start_leave_a_directory_that_opens() {
         run_and_kill(bench.path(), "sync", Duration::from_micros(1_000 + kill * 500), &mut said);
         unopened += u64::from(!said.opened);
         let opened = bench.open().await.unwrap_or_else(|error| panic!("kill {kill}: {error}"));
-        assert!(opened.log.bounds().end.0 >= said.records, "kill {kill}");
+        assert!(opened.log.bounds().await.unwrap().end.0 >= said.records, "kill {kill}");
         let report = {
             opened.close().await;
             OfflineStore::open(bench.path()).unwrap().read(&chat(), |_| {})

@@ -18,6 +18,7 @@ use oncewire_protocol::wire::{Metadata, Payload, PayloadKind};
 use tempfile::TempDir;
 
 use super::*;
+use crate::store::conformance::OneByOne;
 use crate::store::{Checkpoint, CheckpointChange};
 
 /// A store in a directory of its own.
@@ -80,13 +81,17 @@ struct Opened {
 }
 
 impl Opened {
+    /// Appends, and tells at which offsets; nobody else may append meanwhile.
     async fn append(&self, numbers: std::ops::Range<u64>, bytes: usize) -> Result<Vec<Offset>, StoreError> {
-        self.log.append(numbers.map(|number| published(number, bytes)).collect()).await
+        let count = numbers.end - numbers.start;
+        self.log.append(numbers.map(|number| published(number, bytes)).collect()).await?;
+        let end = self.log.end_now().await?.0;
+        Ok((end - count..end).map(Offset).collect())
     }
 
     /// All that is in the log: offset and number.
     async fn numbers(&self) -> Vec<(u64, u64)> {
-        let bounds = self.log.bounds();
+        let bounds = self.log.bounds().await.unwrap();
         let mut tail = self.log.tail(bounds.first);
         let mut read = Vec::new();
         while (read.len() as u64) < bounds.end.0 - bounds.first.0 {
@@ -162,14 +167,14 @@ async fn the_embedded_store_keeps_the_contract() {
 async fn everything_is_there_after_a_restart() {
     let bench = Bench::new();
     let opened = bench.open().await.unwrap();
-    let epoch = opened.log.epoch();
+    let epoch = opened.log.epoch().await.unwrap();
     let secret = opened.store.reconnection_secret().unwrap();
     opened.append(0..100, 200).await.unwrap();
     opened.append(100..101, 3_000_000).await.unwrap();
     opened.log.checkpoint(vec![save("a", 5, 70_000), save("b", 6, 1)]).await.unwrap();
     drop(opened);
     let again = bench.open().await.unwrap();
-    assert_eq!(again.log.epoch(), epoch);
+    assert_eq!(again.log.epoch().await.unwrap(), epoch);
     assert_eq!(again.store.reconnection_secret().unwrap(), secret);
     assert_eq!(again.numbers().await, (0..101).map(|n| (n, n)).collect::<Vec<_>>());
     assert_eq!(again.log.list().await.unwrap(), ["a", "b"]);
@@ -206,14 +211,14 @@ async fn segments_roll_when_full_and_go_when_trimmed() {
     assert!(all >= 5, "{all} segments for 3.2 MB");
     assert_eq!(opened.numbers().await.len(), 400);
     opened.log.trim(Offset(200)).await.unwrap();
-    let first = opened.log.bounds().first;
+    let first = opened.log.bounds().await.unwrap().first;
     assert!(first.0 > 100 && first.0 <= 200, "{first:?}");
     assert!(bench.segments().len() < all);
     let numbers = opened.numbers().await;
     assert_eq!(numbers, (first.0..400).map(|n| (n, n)).collect::<Vec<_>>());
     drop(opened);
     let again = bench.open().await.unwrap();
-    assert_eq!(again.log.bounds().first, first);
+    assert_eq!(again.log.bounds().await.unwrap().first, first);
     assert_eq!(again.numbers().await, numbers);
 }
 
@@ -234,14 +239,14 @@ async fn a_log_that_is_trimmed_as_it_grows_keeps_little() {
     opened.log.trim(Offset(2000)).await.unwrap();
     assert_eq!(opened.numbers().await, [(2000, 2000)]);
     drop(opened);
-    assert_eq!(bench.open().await.unwrap().log.bounds().end, Offset(2001));
+    assert_eq!(bench.open().await.unwrap().log.bounds().await.unwrap().end, Offset(2001));
 }
 
 #[tokio::test]
 async fn a_checkpoint_file_that_has_shrunk_is_written_anew() {
     let bench = Bench::new();
     let opened = bench.open().await.unwrap();
-    let epoch = opened.log.epoch();
+    let epoch = opened.log.epoch().await.unwrap();
     let large = (0..400).map(|n| save(&format!("chunk/{n}"), n, 65_000)).collect();
     opened.log.checkpoint(large).await.unwrap();
     let meta = bench.hub_path().join("meta.redb");
@@ -254,7 +259,7 @@ async fn a_checkpoint_file_that_has_shrunk_is_written_anew() {
     opened.log.checkpoint(vec![save("last", 1, 10)]).await.unwrap();
     drop(opened);
     let again = bench.open().await.unwrap();
-    assert_eq!(again.log.epoch(), epoch);
+    assert_eq!(again.log.epoch().await.unwrap(), epoch);
     assert_eq!(again.log.list().await.unwrap(), ["chunk/0", "last"]);
 }
 

@@ -5,6 +5,7 @@ use rand::{Rng as _, SeedableRng as _};
 
 use super::faulty_disk::{Faults, FaultyDisk, overwrite};
 use super::*;
+use crate::store::conformance::OneByOne;
 
 /// What the store has acknowledged.
 #[derive(Debug, Default)]
@@ -22,7 +23,7 @@ struct Acknowledged {
 /// Appends, saves, trims and rolls until the power fails, or to the end.
 async fn run(bench: &Bench, done: &mut Acknowledged) -> Result<(), StoreError> {
     let opened = bench.open().await?;
-    done.epoch = Some(opened.log.epoch());
+    done.epoch = Some(opened.log.epoch().await.unwrap());
     for round in 0..8 {
         // Two appends under way at once, the second larger than a page.
         let begin = done.records;
@@ -48,11 +49,11 @@ async fn run(bench: &Bench, done: &mut Acknowledged) -> Result<(), StoreError> {
 /// What a start finds must be what was acknowledged, and perhaps what was under way.
 async fn check(bench: &Bench, done: &Acknowledged, context: &str) {
     let opened = bench.open().await.unwrap_or_else(|error| panic!("{context}: {error}"));
-    let bounds = opened.log.bounds();
+    let bounds = opened.log.bounds().await.unwrap();
     assert!(bounds.first.0 <= done.trimmed, "{context}: {bounds:?}");
     assert!((done.records..=done.attempted).contains(&bounds.end.0), "{context}: {bounds:?} {done:?}");
     if let Some(epoch) = done.epoch {
-        assert_eq!(opened.log.epoch(), epoch, "{context}");
+        assert_eq!(opened.log.epoch().await.unwrap(), epoch, "{context}");
     }
     let expected: Vec<_> = (bounds.first.0..bounds.end.0).map(|n| (n, n)).collect();
     assert_eq!(opened.numbers().await, expected, "{context}");
