@@ -16,7 +16,6 @@
 //! | [`session`] | one session's state | other sessions, sockets' bytes, the wall clock |
 //! | [`hub`] | a shard's sessions, the group and user index, timers | async, threads, stores, HTTP |
 //! | [`client`] | the client's half: recovery, sequence acks, resend | sockets, hubs |
-//! | [`mutation`] | deliberate faults for the simulation; nothing in a gateway's build | |
 //!
 //! Imports run one way: `hub -> session -> log -> {filter, wire}`, `client -> wire`.
 //!
@@ -66,6 +65,5 @@ pub mod client;
 pub mod filter;
 pub mod hub;
 pub mod log;
-pub mod mutation;
 pub mod session;
 pub mod wire;

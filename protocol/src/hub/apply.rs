@@ -16,14 +16,13 @@ use crate::log::{
     Audience, Body, EndReason, EventId, HandlerReply, HandlerState, MessageRef, Offset, Opened, Published,
     Record, RequestKey, Sent, Time, chunk_of,
 };
-use crate::mutation::{Mutation, is_on};
 use crate::session::{Closing, Marking, MemoryBudget, Outcome, Session, SharedMessage, SharedOutbox};
 use crate::wire::{Close, ConnectionId, Downstream, GroupName, Message, ReconnectionToken, Sender};
 
 impl Hub {
     /// Whether a record of this offset has taken effect already.
     pub(super) fn is_applied(&self, offset: Offset) -> bool {
-        self.applied.is_some_and(|applied| offset <= applied) && !is_on(Mutation::OffsetNotCompared)
+        self.applied.is_some_and(|applied| offset <= applied)
     }
 
     /// Applies a record and settles the request that it came from. `chosen` are the sessions of its selection, chosen before
@@ -59,7 +58,7 @@ impl Hub {
     /// restored with the record's effect has the request in its window: that says nothing, and no log holds two
     /// executions of a request, since the first is settled or remembered before another is appended (R7).
     fn is_new(&mut self, offset: Offset, record: &Record) -> bool {
-        if !self.repeats.insert(&record.key.boot) && !is_on(Mutation::TwinApplied) {
+        if !self.repeats.insert(&record.key.boot) {
             return false;
         }
         let is_repetition = |request: &RequestKey| {
@@ -71,8 +70,7 @@ impl Hub {
         let session = self.session_of(record);
         match (record.key.ack, session) {
             (Some(ack), Some(key)) => {
-                let is_covered = self.is_covered(key, offset) && !is_on(Mutation::CoveredWindowConsulted);
-                is_covered || !self.sessions[key].window.contains(ack.ack_id)
+                self.is_covered(key, offset) || !self.sessions[key].window.contains(ack.ack_id)
             }
             _ => true,
         }
@@ -102,7 +100,7 @@ impl Hub {
                 }
             }
             Body::Left { groups, .. } => {
-                if let Some(key) = session.filter(|_| !is_on(Mutation::LeaveIgnored)) {
+                if let Some(key) = session {
                     groups.iter().for_each(|group| self.remove_member(key, group));
                 }
             }
@@ -180,8 +178,6 @@ impl Hub {
                 outbox.let_go_of_socket();
                 outbox.restored();
                 drop(outbox);
-                #[cfg(feature = "mutations")]
-                self.sessions[key].outbox.lock().mutate_at_boot();
                 self.sessions[key].events.live_on();
                 self.wait_for_client(key, time);
             } else {
@@ -259,15 +255,14 @@ impl Hub {
     }
 
     fn fan_out(&mut self, offset: Offset, time: Time, published: &Published, publisher: Option<SessionKey>) {
-        let left_out = publisher.filter(|_| published.no_echo && !is_on(Mutation::NoEchoIgnored));
+        let left_out = publisher.filter(|_| published.no_echo);
         for (group, part) in published.groups.iter().zip(0..) {
             let Some(members) = self.groups.get(group) else { continue };
             let name = MessageRef { offset, part };
             let message = message_for(name, group, time, published, &self.budget);
             self.folding.spent += DELIVERY_STEPS * members.len();
             for (&key, outbox) in members {
-                let is_skipped = is_on(Mutation::DeliverySkipped) && message.payload_bytes() % 16 == 5;
-                if left_out == Some(key) || is_skipped || self.is_covered(key, offset) {
+                if left_out == Some(key) || self.is_covered(key, offset) {
                     continue;
                 }
                 let (woken, is_now_over_limits) = deliver(outbox, &message);
@@ -324,19 +319,16 @@ impl Hub {
         reply: Option<&HandlerReply>,
         state: Option<&HandlerState>,
     ) {
-        if let Some(state) = state.filter(|_| !is_on(Mutation::HandlerStateIgnored)) {
+        if let Some(state) = state {
             self.sessions[key].events.state = Some(state.clone());
         }
-        if let Some(reply) = reply.filter(|_| !is_on(Mutation::HandlerReplyIgnored)) {
+        if let Some(reply) = reply {
             self.deliver_to(key, &message_replied(name, reply, &self.budget));
         }
     }
 
     /// Takes out a session that the application closes. Its client is sent what was there before, and told why.
     fn close(&mut self, key: SessionKey, reason: &str, time: Time, takes_disconnected: bool) {
-        if is_on(Mutation::CloseIgnored) {
-            return;
-        }
         let reason = if reason.is_empty() { String::new() } else { format!(" Reason: {reason}") };
         let message = format!("Application server closed the connection.{reason}");
         let mut outbox = self.sessions[key].outbox.lock();
@@ -449,10 +441,7 @@ impl Hub {
     /// Attaches a new socket to a session and lets go of the old one.
     pub(super) fn attach(&mut self, key: SessionKey) -> Attachment {
         let session = &mut self.sessions[key];
-        if is_on(Mutation::WindowLostAtAttach) {
-            session.window = crate::session::AckWindow::new(10_000);
-        }
-        if let Some(at) = session.expires_at.take().filter(|_| !is_on(Mutation::ExpiresWhileAttached)) {
+        if let Some(at) = session.expires_at.take() {
             self.timers.cancel(at, Timer::Expire(key));
         }
         let epoch = session.outbox.lock().attach();

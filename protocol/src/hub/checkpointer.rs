@@ -47,7 +47,6 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::Hub;
 use crate::log::{CHUNKS, CheckpointKey, ChunkCheckpoint, HubCheckpoint, MessageRef, Offset, Time};
-use crate::mutation::{Mutation, is_on};
 use crate::session::SharedMessage;
 
 /// When rounds begin and how much is done at a time.
@@ -316,9 +315,7 @@ impl Checkpointer {
                 self.round = None;
                 self.rests_since = Some(now);
                 self.has_old_log = false;
-                let trimmed = self.applied.replace(applied);
-                let trimmed = if is_on(Mutation::TrimmedByOneRoundMore) { Some(applied) } else { trimmed };
-                trimmed.map(|last| Offset(last.0 + 1))
+                self.applied.replace(applied).map(|last| Offset(last.0 + 1))
             }
             Writing::Hub(_) => None,
         }
@@ -396,7 +393,7 @@ impl Checkpointer {
             let chunk = chunk as u16;
             hub.for_each_message(chunk, *before, |message| {
                 let name = message.name();
-                let has_copy = stored.messages.get(&name) == Some(&true) || is_on(Mutation::CopySkipped);
+                let has_copy = stored.messages.get(&name) == Some(&true);
                 if kept.insert(name) && !has_copy {
                     stored.messages.insert(name, false);
                     to_copy.push_back(Arc::clone(message));
@@ -406,8 +403,7 @@ impl Checkpointer {
             step_bytes += encoded.len();
             let now_there = StoredChunk::of(&encoded);
             let known = stored.chunks[usize::from(chunk)];
-            let is_same = known.hash == now_there.hash;
-            if is_same || (is_on(Mutation::ChunkTakenForClean) && known.bytes > 1) {
+            if known.hash == now_there.hash {
                 continue;
             }
             buffer.chunks.push((chunk, now_there));

@@ -12,7 +12,6 @@ use indexmap::IndexMap;
 use super::{Hub, SessionKey};
 use crate::filter::{Filter, Narrowed, SUBJECTS_MAX, bits};
 use crate::log::{Audience, Selection};
-use crate::mutation::{Mutation, is_on};
 use crate::session::Session;
 
 /// Sessions whose memberships are looked up together; a multiple of [`SUBJECTS_MAX`]. A group's members are gone through
@@ -45,7 +44,7 @@ struct Window {
 impl Choosing {
     /// Nobody has been looked at. Finding the candidates takes a step for each, all at once.
     pub fn new(hub: &Hub, selection: &Selection, steps: &mut usize) -> Self {
-        let filter = selection.filter.clone().filter(|_| !is_on(Mutation::FilterIgnored));
+        let filter = selection.filter.clone();
         let mut candidates = hub.candidates(&selection.audience, filter.as_ref());
         *steps = steps.saturating_sub(candidates.len());
         if !selection.excluded.is_empty() {

@@ -8,7 +8,6 @@ use super::owner::Purpose;
 use super::request_window::{Known, of_id};
 use super::{CommandError, CommandId, Hub, Output, SessionKey, UNTOLD_MAX};
 use crate::log::{Audience, Body, Permission, Refusal, RequestKey, Selection, Sent, Time};
-use crate::mutation::{Mutation, is_on};
 use crate::session::{PermissionError, group_name_bytes};
 use crate::wire::limits::GROUP_NAMES_BYTES_MAX;
 use crate::wire::{ConnectionId, GroupName};
@@ -105,9 +104,7 @@ impl Hub {
         let refusal = self.check(&action).err();
         let body = match (refusal, &request) {
             (None, _) => action.into_body(self.takes_disconnected && self.untold() < UNTOLD_MAX),
-            (Some(refusal), Some(key)) if key.is_repeatable() && !is_on(Mutation::RefusalNotRemembered) => {
-                Body::Refused(refusal)
-            }
+            (Some(refusal), Some(key)) if key.is_repeatable() => Body::Refused(refusal),
             (Some(refusal), _) => return self.done(command, Err(refusal.into())),
         };
         if let Some(key) = &request {

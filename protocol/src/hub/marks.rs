@@ -11,7 +11,6 @@ use std::task::{Context, Poll};
 use super::timer::Timer;
 use super::{AppendId, Hub, Output};
 use crate::log::{Body, Offset, Record, SequenceMark, Time};
-use crate::mutation::{Mutation, is_on};
 use crate::session::{Phase, Unmarked};
 
 /// Sessions that one record names at most.
@@ -160,14 +159,10 @@ impl Hub {
     }
 
     pub(super) fn apply_acked(&mut self, offset: Offset, marks: &[SequenceMark]) {
-        if is_on(Mutation::MarksNotRestored) {
-            return;
-        }
         for SequenceMark { session, sequence_id } in marks {
             let Some(&key) = self.by_number.get(session) else { continue };
             if !self.is_covered(key, offset) {
-                let sequence_id = sequence_id + u64::from(is_on(Mutation::MarkFreesOneMore));
-                self.sessions[key].outbox.lock().acknowledge(sequence_id);
+                self.sessions[key].outbox.lock().acknowledge(*sequence_id);
             }
         }
     }

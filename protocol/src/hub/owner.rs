@@ -9,7 +9,6 @@ use super::{
     SessionHandle, SessionKey, SocketEnd,
 };
 use crate::log::{Body, Certainty, EndReason, Key, Opened, Record, RequestKey, Time};
-use crate::mutation::{Mutation, is_on};
 use crate::session::{
     Closing, NextBatch, Outcome, Phase, Request, Session, SessionCharge, SessionLimits, UserPlace, may_be_in,
 };
@@ -133,9 +132,6 @@ impl Hub {
     /// A resume appends nothing: attaching is the owner's own business.
     pub(super) fn resume(&mut self, now: Time, resuming: Resuming) {
         let Resuming { open, connection_id, subprotocol, has_waited } = resuming;
-        if !self.is_live && is_on(Mutation::RefusedWhileBooting) {
-            return self.refuse(open, OpenError::Refused);
-        }
         if !self.is_live {
             return self.refuse(open, OpenError::Unavailable);
         }
@@ -196,8 +192,7 @@ impl Hub {
         if session.phase != Phase::Live || !session.is_attached_to(from.epoch) {
             // They were counted when they were read, and the session's next socket has the same count.
             let bytes = requests.iter().map(|request| request.bytes).sum();
-            let settled = if is_on(Mutation::StaleRequestsCounted) { 0 } else { requests.len() };
-            return session.outbox.lock().settle_requests(settled, bytes);
+            return session.outbox.lock().settle_requests(requests.len(), bytes);
         }
         requests.into_iter().for_each(|request| session.requests.push(request));
         self.append_next_batch(now, from.key);
@@ -248,8 +243,7 @@ impl Hub {
     /// Appends what the session has waiting, unless a batch of it is not settled yet (R7).
     pub(super) fn append_next_batch(&mut self, now: Time, key: SessionKey) {
         let Some(session) = self.sessions.get_mut(key) else { return };
-        let must_wait = session.requests.has_batch() && !is_on(Mutation::AppendWhileUnsettled);
-        if must_wait || matches!(session.phase, Phase::Ending(_)) {
+        if session.requests.has_batch() || matches!(session.phase, Phase::Ending(_)) {
             return;
         }
         if session.requests.is_empty() {
@@ -374,7 +368,7 @@ impl Hub {
     /// clients can come and acknowledge it.
     pub(super) fn lend_budget(&mut self, now: Time) {
         let restored_bytes = self.budget.used_bytes();
-        if restored_bytes == 0 || is_on(Mutation::RestoredCountsAgainstBound) {
+        if restored_bytes == 0 {
             return;
         }
         self.budget.lend(restored_bytes);
@@ -442,7 +436,7 @@ impl Hub {
         if session.requests.batch_number() != number {
             return true;
         }
-        if !session.requests.has_certainly_failed(certainty) && !is_on(Mutation::DoubtTakenForFailure) {
+        if !session.requests.has_certainly_failed(certainty) {
             return false;
         }
         if session.requests.unsettled().any(|record| record.sequence_ack.is_some()) {
@@ -452,9 +446,6 @@ impl Hub {
         for key in failed {
             session.requests.note(&key.boot, Outcome::Failed);
             self.proposer.settle(key.boot.counter);
-            if let Some(ack) = key.ack.filter(|_| is_on(Mutation::FailedAckIdRemembered)) {
-                session.window.insert(ack.ack_id, ack.fingerprint);
-            }
         }
         if session.subprotocol.encoding() == Encoding::Raw {
             // What came after it must not arrive without it.

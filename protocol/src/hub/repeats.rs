@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::log::{AppliedAppends, BootId, BootKey};
-use crate::mutation::{Mutation, is_on};
 
 /// Applied counters for each boot and shard. What is remembered is bounded by the appends in flight: each key says
 /// below which counter nothing new can come.
@@ -32,9 +31,6 @@ impl Repeats {
 
     /// Knows again what a checkpoint kept.
     pub fn restore(stored: &[AppliedAppends]) -> Self {
-        if is_on(Mutation::RepeatsNotRestored) {
-            return Self::default();
-        }
         let proposers = stored.iter().map(|known| {
             let counters = known.counters.iter().copied().collect();
             ((known.boot, known.shard), Applied { settled_below: known.settled_below, counters })
@@ -45,7 +41,7 @@ impl Repeats {
     /// Notes a key; tells whether it is new.
     pub fn insert(&mut self, key: &BootKey) -> bool {
         let applied = self.proposers.entry((key.boot, key.shard)).or_default();
-        let is_late = key.counter < applied.settled_below && !is_on(Mutation::LateTwinApplied);
+        let is_late = key.counter < applied.settled_below;
         if is_late || !applied.counters.insert(key.counter) {
             return false;
         }

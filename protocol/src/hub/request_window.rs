@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::log::{ExecutedRequest, Refusal, RequestKey, RequestName, RequestsCheckpoint, Time};
-use crate::mutation::{Mutation, is_on};
 
 /// Remembered requests, as the fold sees them: the same in each shard of a hub. How long and how many are remembered is
 /// said by the last record with a request of the kind, so that no configuration changes what a log means.
@@ -58,9 +57,6 @@ impl RequestWindow {
 
     /// Knows again what a checkpoint kept.
     pub fn restore(stored: &RequestsCheckpoint) -> Self {
-        if is_on(Mutation::RequestsNotRestored) {
-            return Self::default();
-        }
         let of_kind = |is_repeatable: bool| {
             let kept =
                 stored.executed.iter().filter(move |request| request.first_sent.is_some() == is_repeatable);
@@ -75,9 +71,6 @@ impl RequestWindow {
 
     /// Compares a request of this time with what is remembered.
     pub fn look_up(&self, key: &RequestKey, time: Time) -> Known {
-        if is_on(Mutation::RequestsNotConsulted) {
-            return Known::New;
-        }
         let is_remembered =
             |answered: &Answered| key.is_repeatable() || !has_passed(answered.time, key, time);
         let kind = if key.is_repeatable() { &self.repeatable } else { &self.plain };
@@ -87,9 +80,7 @@ impl RequestWindow {
         if of_id(&kind.known, key.name.id).any(|(_, answered)| is_remembered(answered)) {
             return Known::OtherRequest;
         }
-        if key.first_sent.is_some_and(|first_sent| Some(first_sent) <= self.forgotten_first_sent)
-            && !is_on(Mutation::ForgottenRequestTakenForNew)
-        {
+        if key.first_sent.is_some_and(|first_sent| Some(first_sent) <= self.forgotten_first_sent) {
             return Known::PerhapsForgotten;
         }
         Known::New

@@ -22,7 +22,6 @@ use crate::log::{
     BootId, CheckpointError, CheckpointKey, ChunkCheckpoint, HubCheckpoint, MessageCheckpoint, MessageRef,
     Offset, Record,
 };
-use crate::mutation::{Mutation, is_on};
 use crate::session::{MemoryBudget, Session, SharedMessage};
 
 /// Takes in the parts of a hub's checkpoint.
@@ -149,7 +148,7 @@ impl Resolving {
         let count = restored.len();
         for (chunk, (_, stored)) in chunks {
             let index = usize::from(chunk) % count;
-            for disconnected in stored.untold.into_iter().filter(|_| !is_on(Mutation::UntoldNotRestored)) {
+            for disconnected in stored.untold {
                 restored[index].insert_untold(disconnected);
             }
             for mut session in stored.sessions {

@@ -9,7 +9,6 @@
 //! after a restart. One that is ahead of the log can't be told from a process that was away for long.
 
 use super::Time;
-use crate::mutation::{Mutation, is_on};
 
 /// How a hub's time follows from the boot's clock. It holds as long as the boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -20,9 +19,6 @@ pub struct HubTime {
 impl HubTime {
     /// The hub's time begins at the later of the boot's clock, and the last time in its log, checkpoints included.
     pub fn begin(boot: Time, last: Time) -> Self {
-        if is_on(Mutation::BootAtWallClock) {
-            return Self::default();
-        }
         Self { ahead_ms: last.0.saturating_sub(boot.0) }
     }
 

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::log::{AckKey, Fingerprint};
-use crate::mutation::{Mutation, is_on};
 use crate::wire::AckId;
 
 /// What the window knows of an ack id.
@@ -39,8 +38,7 @@ impl AckWindow {
     /// A window that remembers these, oldest first.
     pub fn restore(capacity: usize, executed: &[AckKey]) -> Self {
         let mut window = Self::new(capacity);
-        for AckKey { ack_id, fingerprint } in executed.iter().filter(|_| !is_on(Mutation::WindowNotRestored))
-        {
+        for AckKey { ack_id, fingerprint } in executed {
             window.insert(*ack_id, *fingerprint);
         }
         window
@@ -66,16 +64,16 @@ impl AckWindow {
 
     /// Compares a request with what was executed under its id.
     pub fn look_up(&self, ack_id: AckId, fingerprint: Fingerprint) -> Seen {
-        match self.fingerprints.get(&ack_id).filter(|_| !is_on(Mutation::WindowNotConsulted)) {
+        match self.fingerprints.get(&ack_id) {
             None => Seen::New,
-            Some(known) if *known == fingerprint || is_on(Mutation::MismatchAsDuplicate) => Seen::Duplicate,
+            Some(known) if *known == fingerprint => Seen::Duplicate,
             Some(_) => Seen::Mismatch,
         }
     }
 
     /// Whether anything was executed under the id.
     pub fn contains(&self, ack_id: AckId) -> bool {
-        self.fingerprints.contains_key(&ack_id) && !is_on(Mutation::WindowNotConsulted)
+        self.fingerprints.contains_key(&ack_id)
     }
 
     /// Remembers an executed request. An id that is known keeps its place and its fingerprint.

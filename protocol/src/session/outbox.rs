@@ -21,7 +21,6 @@ use super::kept_capacity::shrink_if_empty;
 use super::reply::Reply;
 use super::{Charge, Marking, MemoryBudget, SequenceIds, SharedMessage};
 use crate::log::SequenceIdsCheckpoint;
-use crate::mutation::{Mutation, is_on};
 use crate::wire::{Close, Downstream, Encoding, SequenceId, Subprotocol};
 
 pub use transmitting::{Progress, SentItem};
@@ -197,9 +196,7 @@ impl Outbox {
 
     /// A boot has brought the session back. Its client may have acknowledged more of it than the log says.
     pub fn restored(&mut self) {
-        if !is_on(Mutation::RestoredCountsAgainstBound) {
-            self.restored_up_to = Some(self.ids.last());
-        }
+        self.restored_up_to = Some(self.ids.last());
     }
 
     /// What the next sequence id follows from, as a checkpoint keeps it.
@@ -232,17 +229,13 @@ impl Outbox {
         if self.entries.capacity() != places {
             self.update_charge();
         }
-        if is_on(Mutation::OverflowDropsOldest) && self.is_over_limits() {
-            self.drop_front();
-        }
-        self.writer.take_if(|_| !is_on(Mutation::WriterNotWoken))
+        self.writer.take()
     }
 
     /// Sends a reply to the attached socket, after everything delivered so far; without a socket it is lost.
     /// Returns a writer to wake.
     pub fn reply(&mut self, message: Downstream) -> Option<Waker> {
-        let due = if is_on(Mutation::AckBeforeOwnMessage) { 0 } else { self.delivered };
-        self.insert_reply(self.replies.len(), due, message)
+        self.insert_reply(self.replies.len(), self.delivered, message)
     }
 
     /// Whether more waits than the limits allow.
@@ -283,10 +276,7 @@ impl Outbox {
     /// Lets go of whatever socket is attached.
     pub fn let_go_of_socket(&mut self) {
         self.is_attached = false;
-        if is_on(Mutation::OutboxLostAtDetach) {
-            self.entries.clear();
-        }
-        self.cursor = if is_on(Mutation::NoRewindAtAttach) { self.cursor } else { 0 };
+        self.cursor = 0;
         self.replies = VecDeque::new();
         self.replies_sent = 0;
         self.reply_bytes = 0;
@@ -303,7 +293,7 @@ impl Outbox {
 
     /// Whether this socket is the attached one.
     pub fn is_current(&self, epoch: AttachEpoch) -> bool {
-        self.is_attached && (self.epoch == epoch || is_on(Mutation::OldSocketCounts))
+        self.is_attached && self.epoch == epoch
     }
 
     /// Closes the attached socket; an earlier order to close stands. Returns a writer to wake.
@@ -351,7 +341,6 @@ impl Outbox {
         if !self.subprotocol.is_reliable() {
             return;
         }
-        let id = id.saturating_add(u64::from(is_on(Mutation::SequenceAckFreesOneMore)));
         while let Some(front) = self.entries.front() {
             if front.id > id && front.message.is_some() {
                 break;
@@ -405,17 +394,6 @@ impl Outbox {
             return false;
         }
         is_current
-    }
-
-    #[cfg(feature = "mutations")]
-    pub(crate) fn mutate_at_boot(&mut self) {
-        if is_on(Mutation::IdsRestartAtBoot) {
-            self.ids = SequenceIds::default();
-        }
-        if is_on(Mutation::IdsReboundAtBoot) {
-            (1..self.entries.len()).rev().for_each(|at| self.entries[at].id = self.entries[at - 1].id);
-            self.drop_front();
-        }
     }
 
     fn insert_reply(&mut self, at: usize, due: u64, message: Downstream) -> Option<Waker> {

@@ -18,7 +18,6 @@ use std::sync::Arc;
 use super::kept_capacity::shrink_if_empty;
 use super::{AckWindow, Seen};
 use crate::log::{AckKey, BootKey, Certainty, Record};
-use crate::mutation::{Mutation, is_on};
 use crate::wire::{AckError, AckId, Downstream, ErrorName, Upstream};
 
 /// One request and its size on the wire.
@@ -135,9 +134,7 @@ impl Requests {
             self.batch.push_back((slot, bytes));
             if is_call {
                 call = Some(message);
-                if !is_on(Mutation::EventOvertaken) {
-                    break;
-                }
+                break;
             }
         }
         shrink_if_empty(&mut self.queue);
@@ -173,7 +170,7 @@ impl Requests {
     /// attempt may have happened, the definite failure of a later one says nothing about it.
     pub fn has_certainly_failed(&mut self, certainty: Certainty) -> bool {
         self.may_have_happened |= certainty == Certainty::Indefinite;
-        !self.may_have_happened || is_on(Mutation::DoubtForgottenAtRetry) && certainty == Certainty::Definite
+        !self.may_have_happened
     }
 
     /// Notes the outcome of one record; tells whether the batch was waiting for it.
@@ -192,27 +189,21 @@ impl Requests {
     /// Takes the next request whose turn has come and whose outcome is known.
     pub fn settle_next(&mut self, window: &AckWindow) -> Option<Settled> {
         match self.batch.front() {
-            Some((Slot::Append { outcome: Outcome::Pending, .. }, _))
-                if !is_on(Mutation::AckBeforeAppend) =>
-            {
-                return None;
-            }
-            Some((Slot::Call(_), _)) if !is_on(Mutation::AckBeforeHandled) => return None,
+            Some((Slot::Append { outcome: Outcome::Pending, .. }, _)) => return None,
+            Some((Slot::Call(_), _)) => return None,
             _ => {}
         }
-        let is_reversed = is_on(Mutation::AcksOutOfOrder);
-        let (slot, bytes) = if is_reversed { self.batch.pop_back() } else { self.batch.pop_front() }?;
+        let (slot, bytes) = self.batch.pop_front()?;
         let answer = match slot {
             Slot::Answer(answer) => answer,
-            // Answered before only where a fault is on.
-            Slot::Call(ack) => ack.map(|AckKey { ack_id, .. }| Downstream::Ack { ack_id, error: None }),
+            // Its turn comes once the answer has taken its place.
+            Slot::Call(_) => None,
             Slot::Append { record, outcome } => record.key.ack.map(|AckKey { ack_id, .. }| Downstream::Ack {
                 ack_id,
                 error: (outcome == Outcome::Failed).then(append_failed),
             }),
             Slot::Repeat(AckKey { ack_id, fingerprint }) => {
                 let seen = window.look_up(ack_id, fingerprint);
-                let seen = if is_on(Mutation::RepeatTakenForDuplicate) { Seen::Duplicate } else { seen };
                 Some(Downstream::Ack { ack_id, error: Some(known_ack_error(ack_id, seen)) })
             }
         };

@@ -1,7 +1,6 @@
 //! Sequence ids as a pure function of what was delivered (R2).
 
 use crate::log::SequenceIdsCheckpoint;
-use crate::mutation::{Mutation, is_on};
 use crate::wire::SequenceId;
 
 /// How far the id moves at a jump. The official JavaScript client acknowledges at once when a single id lies more
@@ -25,7 +24,7 @@ impl SequenceIds {
     pub fn next(&mut self, payload_bytes: usize) -> SequenceId {
         if self.deliveries >= JUMP_DELIVERIES || self.payload_bytes >= JUMP_PAYLOAD_BYTES {
             *self = Self { last: self.last + JUMP, deliveries: 0, payload_bytes: 0 };
-        } else if !is_on(Mutation::SequenceIdGivenTwice) || self.deliveries != 20 {
+        } else {
             self.last += 1;
         }
         self.deliveries += 1;
@@ -44,9 +43,6 @@ impl SequenceIds {
 
     /// Goes on where a checkpoint was made.
     pub fn restore(stored: SequenceIdsCheckpoint) -> Self {
-        if is_on(Mutation::JumpCountersNotRestored) {
-            return Self { last: stored.last, ..Self::default() };
-        }
         Self { last: stored.last, deliveries: stored.deliveries, payload_bytes: stored.payload_bytes }
     }
 

@@ -15,7 +15,6 @@ use crate::log::{
     AckKey, Body, EndReason, Fingerprint, Offset, Opened, Permission, Proposer, Published, Record,
     SessionCheckpoint, Time, chunk_of,
 };
-use crate::mutation::{Mutation, is_on};
 use crate::wire::limits::GROUP_NAMES_BYTES_MAX;
 use crate::wire::{
     AckError, AckId, Close, ConnectionId, Downstream, Encoding, ErrorName, GroupName, SequenceId,
@@ -217,9 +216,6 @@ impl Session {
             let fingerprinted = |ack_id| AckKey { ack_id, fingerprint: Fingerprint::of(message) };
             let ack = message.ack_id().map(fingerprinted);
             let is_event = matches!(message, Upstream::Event { .. });
-            if is_event && is_on(Mutation::EventHandledAgain) {
-                return Slot::Call(ack);
-            }
             if let Some(known) = ack.and_then(|ack| judge.known_ack_id(ack, ack_ids_in_batch)) {
                 return known;
             }

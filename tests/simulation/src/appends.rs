@@ -5,7 +5,6 @@ use std::sync::Arc;
 use oncewire_protocol::hub::Input;
 use oncewire_protocol::log::{Body, Certainty, EndReason, Record};
 
-use crate::DriverMutation;
 use crate::coverage::Path;
 use crate::log::{Append, Appender, Fate};
 use crate::world::{Event, World};
@@ -132,9 +131,6 @@ impl World {
             log.is_syncing = true;
             self.schedule_in(self.weather.sync_ms, Event::Sync { hub, process: self.process });
         }
-        if self.driver_mutation == Some(DriverMutation::LiveBeforeDurable) {
-            self.schedule_tails(hub);
-        }
     }
 
     pub(crate) fn sync_done(&mut self, hub: usize) {
@@ -149,11 +145,7 @@ impl World {
     }
 
     fn readable(&self, hub: usize) -> usize {
-        let log = &self.hubs[hub].log;
-        match self.driver_mutation {
-            Some(DriverMutation::LiveBeforeDurable) => log.landed(),
-            _ => log.durable(),
-        }
+        self.hubs[hub].log.durable()
     }
 
     fn schedule_tail(&mut self, hub: usize, shard: usize) {

@@ -9,10 +9,10 @@ use bytes::Bytes;
 use oncewire_protocol::hub::Hub;
 use oncewire_protocol::log::{Body, HubTime, Record, RequestKey, RequestName, Time};
 
+use crate::Failure;
 use crate::coverage::Path;
 use crate::weather::Fault;
 use crate::world::World;
-use crate::{DriverMutation, Failure};
 
 /// The wall clock when the world begins, in milliseconds since 1970.
 const WALL_START_MS: u64 = 1_700_000_000_000;
@@ -86,9 +86,6 @@ impl World {
 
     /// A hub's time, of use once it has begun.
     pub(crate) fn hub_time(&self, hub: usize) -> Time {
-        if self.driver_mutation == Some(DriverMutation::WallClockWithinBoot) {
-            return self.wall_clock();
-        }
         self.hubs[hub].clock.time.unwrap_or_default().at(self.boot_time())
     }
 

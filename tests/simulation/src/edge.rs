@@ -9,7 +9,6 @@ use oncewire_protocol::hub::{
 use oncewire_protocol::session::Closing;
 use oncewire_protocol::wire::{Close, CloseCode, ConnectionId, ReconnectionToken, Subprotocol};
 
-use crate::DriverMutation;
 use crate::coverage::Path;
 use crate::network::{Answer, Upgrade};
 use crate::pipe::close_frame;
@@ -87,9 +86,7 @@ impl World {
                 }
                 if is_old {
                     self.note(Path::ResumeOldEpoch);
-                    if self.driver_mutation != Some(DriverMutation::EpochForgotten) {
-                        return self.refuse(conn);
-                    }
+                    return self.refuse(conn);
                 }
                 let connection_id = ConnectionId::new(&connection_id);
                 let shard = self.hubs[hub].shard_of(&connection_id);

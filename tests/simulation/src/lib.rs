@@ -11,6 +11,9 @@
 //! hears of the end of each session, whether a restart brings back what was acknowledged long before, and whether nothing is
 //! kept or sent longer than it may be.
 //!
+//! What all this is worth is seen with deliberate faults of the core and of the driver around it: the patches in
+//! `mutations/`, which `tests/mutations.rs` applies to a copy of the sources. Each has to be caught.
+//!
 //! | file | holds |
 //! |---|---|
 //! | `world.rs` | what is in a world, its time and its loop |
@@ -62,29 +65,8 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use oncewire_checker::{Statistics, Verdict, check};
-use oncewire_protocol::mutation::{self, Mutation};
 
 use world::World;
-
-/// A deliberate fault of the driver around the core, as [`Mutation`] is one of the core itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DriverMutation {
-    /// Records come back to the shards before they are durable (R3).
-    LiveBeforeDurable,
-    /// Reconnection tokens of another log epoch are taken (R12).
-    EpochForgotten,
-    /// Hubs follow the wall clock while they run.
-    WallClockWithinBoot,
-}
-
-/// A deliberate fault, to see whether it is caught.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
-    /// In the core.
-    Core(Mutation),
-    /// In the driver.
-    Driver(DriverMutation),
-}
 
 /// Why a world did not pass.
 #[derive(Debug)]
@@ -113,26 +95,6 @@ pub enum Failure {
     Clock(String),
     /// Driver and core disagree about their contract.
     Driver(String),
-}
-
-impl Fault {
-    /// All of them.
-    pub fn all() -> impl Iterator<Item = Self> {
-        let driver = [
-            DriverMutation::LiveBeforeDurable,
-            DriverMutation::EpochForgotten,
-            DriverMutation::WallClockWithinBoot,
-        ];
-        Mutation::ALL.iter().copied().map(Self::Core).chain(driver.map(Self::Driver))
-    }
-
-    /// Its name.
-    pub fn name(self) -> String {
-        match self {
-            Self::Core(mutation) => format!("{mutation:?}"),
-            Self::Driver(mutation) => format!("{mutation:?}"),
-        }
-    }
 }
 
 impl fmt::Display for Failure {
@@ -170,9 +132,8 @@ pub struct Outcome {
 }
 
 /// Runs one world. A panic in it is a failure like others.
-pub fn run(seed: u64, fault: Option<Fault>, trace: Trace) -> Outcome {
-    catch_unwind(AssertUnwindSafe(|| run_to_the_end(seed, fault, trace))).unwrap_or_else(|panic| {
-        mutation::switch_on(None);
+pub fn run(seed: u64, trace: Trace) -> Outcome {
+    catch_unwind(AssertUnwindSafe(|| run_to_the_end(seed, trace))).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
         Outcome {
@@ -185,16 +146,9 @@ pub fn run(seed: u64, fault: Option<Fault>, trace: Trace) -> Outcome {
     })
 }
 
-fn run_to_the_end(seed: u64, fault: Option<Fault>, trace: Trace) -> Outcome {
-    let (core, driver) = match fault {
-        Some(Fault::Core(mutation)) => (Some(mutation), None),
-        Some(Fault::Driver(mutation)) => (None, Some(mutation)),
-        None => (None, None),
-    };
-    mutation::switch_on(core);
-    let mut world = World::new(seed, driver, trace);
+fn run_to_the_end(seed: u64, trace: Trace) -> Outcome {
+    let mut world = World::new(seed, trace);
     world.run();
-    mutation::switch_on(None);
     let verdict = check(world.recorder.history());
     let statistics = verdict.statistics.clone();
     let failure = world.failure.take();
@@ -203,9 +157,8 @@ fn run_to_the_end(seed: u64, fault: Option<Fault>, trace: Trace) -> Outcome {
 }
 
 /// The command that repeats a world.
-pub fn repeat_command(seed: u64, fault: Option<Fault>) -> String {
-    let mutation = fault.map_or(String::new(), |fault| format!(" --mutation {}", fault.name()));
-    format!("cargo run --release -p oncewire-simulation -- --seed {seed}{mutation}")
+pub fn repeat_command(seed: u64) -> String {
+    format!("cargo run --release -p oncewire-simulation -- --seed {seed}")
 }
 
 #[cfg(test)]
@@ -215,14 +168,14 @@ mod tests {
     #[test]
     fn a_seed_makes_the_same_world_twice() {
         for seed in 0..12 {
-            let [first, second] = [(); 2].map(|()| run(seed, None, Trace::default()));
-            assert_eq!(first.trace_hash, second.trace_hash, "{}", repeat_command(seed, None));
+            let [first, second] = [(); 2].map(|()| run(seed, Trace::default()));
+            assert_eq!(first.trace_hash, second.trace_hash, "{}", repeat_command(seed));
             assert_eq!(first.coverage, second.coverage);
         }
     }
 
     #[test]
     fn seeds_make_different_worlds() {
-        assert_ne!(run(1, None, Trace::default()).trace_hash, run(2, None, Trace::default()).trace_hash);
+        assert_ne!(run(1, Trace::default()).trace_hash, run(2, Trace::default()).trace_hash);
     }
 }

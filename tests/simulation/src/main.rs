@@ -5,9 +5,8 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use anyhow::Context as _;
 use clap::Parser;
-use oncewire_simulation::{Coverage, Fault, Trace, repeat_command, run};
+use oncewire_simulation::{Coverage, Trace, repeat_command, run};
 
 /// Simulates whole faulty worlds and judges them.
 #[derive(Parser)]
@@ -24,27 +23,18 @@ struct Arguments {
     /// Stops after so many failures.
     #[arg(long, default_value_t = 1)]
     failures: usize,
-    /// Switches a deliberate fault on; it should then be caught.
-    #[arg(long)]
-    mutation: Option<String>,
 }
 
 fn main() -> anyhow::Result<ExitCode> {
     let arguments = Arguments::parse();
-    let fault = match &arguments.mutation {
-        Some(name) => {
-            Some(Fault::all().find(|fault| fault.name() == *name).context("there is no such mutation")?)
-        }
-        None => None,
-    };
     match arguments.seed {
-        Some(seed) => one(seed, fault),
-        None => many(&arguments, fault),
+        Some(seed) => one(seed),
+        None => many(&arguments),
     }
 }
 
-fn one(seed: u64, fault: Option<Fault>) -> anyhow::Result<ExitCode> {
-    let outcome = run(seed, fault, Trace::readable(Box::new(BufWriter::new(std::io::stdout()))));
+fn one(seed: u64) -> anyhow::Result<ExitCode> {
+    let outcome = run(seed, Trace::readable(Box::new(BufWriter::new(std::io::stdout()))));
     let mut out = std::io::stdout();
     writeln!(out, "seed {seed}: trace {:016x}", outcome.trace_hash)?;
     if let Some(failure) = &outcome.failure {
@@ -53,7 +43,7 @@ fn one(seed: u64, fault: Option<Fault>) -> anyhow::Result<ExitCode> {
     Ok(exit_code(outcome.failure.is_none()))
 }
 
-fn many(arguments: &Arguments, fault: Option<Fault>) -> anyhow::Result<ExitCode> {
+fn many(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let next = AtomicU64::new(arguments.from);
     let end = arguments.from.saturating_add(arguments.seeds);
     let total = Mutex::new((Coverage::default(), Vec::new()));
@@ -63,7 +53,7 @@ fn many(arguments: &Arguments, fault: Option<Fault>) -> anyhow::Result<ExitCode>
             if seed >= end {
                 return;
             }
-            let outcome = run(seed, fault, Trace::default());
+            let outcome = run(seed, Trace::default());
             let mut total = total.lock().unwrap_or_else(PoisonError::into_inner);
             total.0.add(&outcome.coverage);
             if let Some(failure) = outcome.failure {
@@ -83,7 +73,7 @@ fn many(arguments: &Arguments, fault: Option<Fault>) -> anyhow::Result<ExitCode>
     let mut out = std::io::stdout();
     writeln!(out, "{coverage}")?;
     for (seed, failure) in &failures {
-        writeln!(out, "seed {seed}: {failure}\nrepeat: {}\n", repeat_command(*seed, fault))?;
+        writeln!(out, "seed {seed}: {failure}\nrepeat: {}\n", repeat_command(*seed))?;
     }
     if failures.is_empty() {
         writeln!(out, "{} worlds passed", arguments.seeds)?;

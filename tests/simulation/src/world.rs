@@ -10,6 +10,7 @@ use oncewire_protocol::log::Record;
 use oncewire_protocol::session::MemoryBudget;
 use oncewire_protocol::wire::{ConnectionId, GroupName};
 
+use crate::Failure;
 use crate::actor::{Actor, GROUPS};
 use crate::application::Asked;
 use crate::clocks::Clocks;
@@ -22,7 +23,6 @@ use crate::random::Random;
 use crate::recorder::Recorder;
 use crate::trace::Trace;
 use crate::weather::{Fault, Weather};
-use crate::{DriverMutation, Failure};
 
 /// A world that has not come to its end after so many events never will.
 const EVENTS_MAX: u64 = 5_000_000;
@@ -116,7 +116,6 @@ pub struct World {
     pub(crate) weather: Weather,
     /// Whether each hub has a raw client: in every fifth world.
     pub(crate) has_raw: bool,
-    pub(crate) driver_mutation: Option<DriverMutation>,
     pub(crate) coverage: Coverage,
     pub(crate) trace: Trace,
     pub(crate) recorder: Recorder,
@@ -156,7 +155,7 @@ pub struct World {
 
 impl World {
     /// A world that is about to begin.
-    pub fn new(seed: u64, driver_mutation: Option<DriverMutation>, trace: Trace) -> Self {
+    pub fn new(seed: u64, trace: Trace) -> Self {
         let mut random = Random::new(seed);
         let mut weather = Weather::draw(&mut random);
         if seed % 10 == 5 {
@@ -170,7 +169,6 @@ impl World {
             random,
             weather,
             has_raw: seed % 5 == 4,
-            driver_mutation,
             coverage: Coverage::default(),
             trace,
             recorder: Recorder::new(),

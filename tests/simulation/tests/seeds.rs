@@ -41,14 +41,14 @@ fn work(next: &AtomicU64, total: &Mutex<Total>) {
         if seed >= SEEDS {
             return;
         }
-        let outcome = run(seed, None, Trace::default());
+        let outcome = run(seed, Trace::default());
         let Ok(mut total) = total.lock() else { return };
         total.coverage.add(&outcome.coverage);
         for (check, count) in outcome.statistics.rows() {
             *total.judged.entry(check).or_default() += count;
         }
         if let Some(failure) = outcome.failure {
-            total.failures.push(format!("{}\nseed {seed}: {failure}", repeat_command(seed, None)));
+            total.failures.push(format!("{}\nseed {seed}: {failure}", repeat_command(seed)));
             next.store(SEEDS, Ordering::Relaxed);
         }
     }

@@ -28,45 +28,6 @@ proptest! {
     }
 }
 
-/// Each fault of restoring is found within as many random worlds as the test above runs.
-#[cfg(feature = "mutations")]
-#[test]
-fn each_deliberate_fault_of_checkpoints_is_found() {
-    use crate::mutation::{Mutation, switch_on};
-    use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
-
-    let config = || Config { failure_persistence: None, max_shrink_iters: 0, ..Config::with_cases(400) };
-    let mut missed = Vec::new();
-    for mutation in [
-        Mutation::CoversTooMuch,
-        Mutation::CoversOneLess,
-        Mutation::CoveredWindowConsulted,
-        Mutation::ChunkTakenForClean,
-        Mutation::RepeatsNotRestored,
-        Mutation::WindowNotRestored,
-        Mutation::JumpCountersNotRestored,
-        Mutation::CopySkipped,
-        Mutation::TrimmedByOneRoundMore,
-        Mutation::UntoldNotRestored,
-    ] {
-        let outcome = std::thread::spawn(move || {
-            switch_on(Some(mutation));
-            let mut runner =
-                TestRunner::new_with_rng(config(), TestRng::deterministic_rng(RngAlgorithm::ChaCha));
-            runner.run(&(vec(action(), 1..400), 1u16..4), |(actions, shards)| {
-                let mut world = World::new(shards);
-                actions.iter().for_each(|action| world.act(action));
-                world.act(&Action::Crash(1, 0));
-                Ok(())
-            })
-        });
-        if outcome.join().is_ok_and(|outcome| outcome.is_ok()) {
-            missed.push(mutation);
-        }
-    }
-    assert_eq!(missed, [], "not found");
-}
-
 #[derive(Debug, Clone)]
 enum Action {
     Log(Step),

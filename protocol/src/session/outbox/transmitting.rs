@@ -7,7 +7,6 @@ use bytes::BytesMut;
 
 use super::{AttachEpoch, Closing, Outbox};
 use crate::log::Time;
-use crate::mutation::{Mutation, is_on};
 use crate::wire::{Close, MessageRest, encode_downstream};
 
 /// What [`Outbox::transmit`] asks of the writer.
@@ -136,8 +135,6 @@ impl Outbox {
         });
         if let Some(position) = first {
             // The client may have acknowledged it meanwhile, on the strength of an earlier socket.
-            let position = position + u64::from(is_on(Mutation::RewindForgetsFrame));
-            let position = position.saturating_sub(u64::from(is_on(Mutation::RewindRepeatsFrame)));
             self.cursor = position.saturating_sub(self.base()) as usize;
         }
     }
