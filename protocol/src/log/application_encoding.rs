@@ -1,12 +1,11 @@
-//! How records store the requests of the application, and whom they select: parts of version 2 and, where that is said, of
-//! a later one.
+//! How records store the requests of the application, and whom they select.
 
 use super::{Audience, RecordError, RequestKey, RequestName, Selection};
 use crate::filter::Filter;
 use crate::wire::{ConnectionId, GroupName, UserId};
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct RequestKeyV2 {
+pub(super) struct StoredRequestKey {
     #[prost(fixed64, tag = "1")]
     id_high: u64,
     #[prost(fixed64, tag = "2")]
@@ -19,27 +18,20 @@ pub(super) struct RequestKeyV2 {
     window_seconds: u32,
     #[prost(uint32, tag = "6")]
     window_requests: u32,
-    /// From version 4 on.
     #[prost(uint64, optional, tag = "7")]
     first_sent: Option<u64>,
 }
 
-impl RequestKeyV2 {
-    pub(super) fn is_repeatable(&self) -> bool {
-        self.first_sent.is_some()
-    }
-}
-
 /// That a repeatable request was refused.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct RefusedV4 {
+pub(super) struct StoredRefused {
     #[prost(uint32, tag = "1")]
     pub(super) refusal: u32,
 }
 
 /// Of group, user and connection at most one; all sessions when there is none.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct SelectionV2 {
+pub(super) struct StoredSelection {
     #[prost(string, optional, tag = "1")]
     pub(super) group: Option<String>,
     #[prost(string, optional, tag = "2")]
@@ -52,7 +44,7 @@ pub(super) struct SelectionV2 {
     pub(super) filter: Option<String>,
 }
 
-impl From<RequestKey> for RequestKeyV2 {
+impl From<RequestKey> for StoredRequestKey {
     fn from(RequestKey { name, window_seconds, window_requests, first_sent }: RequestKey) -> Self {
         Self {
             id_high: (name.id >> 64) as u64,
@@ -66,8 +58,8 @@ impl From<RequestKey> for RequestKeyV2 {
     }
 }
 
-impl From<RequestKeyV2> for RequestKey {
-    fn from(stored: RequestKeyV2) -> Self {
+impl From<StoredRequestKey> for RequestKey {
+    fn from(stored: StoredRequestKey) -> Self {
         let whole = |high: u64, low: u64| u128::from(high) << 64 | u128::from(low);
         Self {
             name: RequestName {
@@ -81,7 +73,7 @@ impl From<RequestKeyV2> for RequestKey {
     }
 }
 
-impl From<&Selection> for SelectionV2 {
+impl From<&Selection> for StoredSelection {
     fn from(selection: &Selection) -> Self {
         let mut stored = Self {
             excluded: selection.excluded.iter().map(ToString::to_string).collect(),
@@ -98,7 +90,7 @@ impl From<&Selection> for SelectionV2 {
     }
 }
 
-impl SelectionV2 {
+impl StoredSelection {
     pub(super) fn read(stored: Option<Self>) -> Result<Selection, RecordError> {
         let stored = stored.ok_or(RecordError::Invalid("selection"))?;
         let audience = match (stored.group, stored.user_id, stored.connection_id) {

@@ -1,11 +1,9 @@
 //! The stable encoding of checkpoints.
 //!
 //! ```text
-//! byte 0     format version, 1 to 3: the first one that can hold the part
-//! byte 1..   one protobuf message: `HubV1`, `ChunkV1` or `MessageV1`, as the key says; field numbers are never reused
+//! byte 0     format version
+//! byte 1..   one protobuf message: `StoredHub`, `StoredChunk` or `StoredMessage`, as the key says; field numbers are never reused
 //! ```
-//! Version 2 has the requests of the application in the hub's part, and in chunks what event handlers take part in.
-//! Version 3 has repeatable requests, and in chunks the numbers of sessions.
 //!
 //! Sequences of numbers hold the differences from one to the next: sequence ids, offsets and ack ids mostly grow by
 //! little, so that a waiting message takes two to five bytes.
@@ -20,10 +18,10 @@ use super::checkpoint::{
     SequenceIdsCheckpoint, SessionCheckpoint,
 };
 use super::encoding::{
-    MetadataEntryV1, group_names, kind_number, kind_of, metadata_entries, metadata_of, reason_number,
+    StoredMetadataEntry, group_names, kind_number, kind_of, metadata_entries, metadata_of, reason_number,
     reason_of, refusal_number, refusal_of, subprotocol_number, subprotocol_of, texts,
 };
-use super::handler_encoding::DisconnectedV2;
+use super::handler_encoding::StoredDisconnected;
 use super::{
     AckKey, BootId, Disconnected, EventId, ExecutedRequest, Fingerprint, HandlerState, Offset, RecordError,
     RequestName, RequestsCheckpoint, Time,
@@ -31,7 +29,7 @@ use super::{
 use crate::wire::{ConnectionId, GroupName, Message, Payload, Sender, UserId};
 
 /// The latest version that this build knows.
-pub const CHECKPOINT_VERSION: u8 = 3;
+pub const CHECKPOINT_VERSION: u8 = 1;
 
 /// Why stored bytes are not a checkpoint that this build knows.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -40,7 +38,7 @@ pub enum CheckpointError {
     #[error("an empty checkpoint")]
     Empty,
     /// Written by another version.
-    #[error("checkpoint version {0} is unknown; this build reads versions 1 to {CHECKPOINT_VERSION}")]
+    #[error("checkpoint version {0} is unknown; this build reads version {CHECKPOINT_VERSION}")]
     UnknownVersion(u8),
     /// The bytes are no checkpoint of their version.
     #[error("a damaged checkpoint: {0}")]
@@ -59,7 +57,7 @@ pub enum CheckpointError {
 impl HubCheckpoint {
     /// Its stored bytes; `applied` is the offset that it covers.
     pub fn encode(&self, applied: Offset) -> Bytes {
-        let proposers = self.proposers.iter().map(|proposer| ProposerV1 {
+        let proposers = self.proposers.iter().map(|proposer| StoredProposer {
             boot_high: (proposer.boot.0 >> 64) as u64,
             boot_low: proposer.boot.0 as u64,
             shard: u32::from(proposer.shard),
@@ -69,13 +67,11 @@ impl HubCheckpoint {
         let RequestsCheckpoint { executed, forgotten_first_sent } = &self.requests;
         let (plain, repeatable): (Vec<&ExecutedRequest>, Vec<&ExecutedRequest>) =
             executed.iter().partition(|request| request.first_sent.is_none());
-        let has_repeatable = !repeatable.is_empty() || forgotten_first_sent.is_some();
-        let version = if has_repeatable { 3 } else { 1 + u8::from(!plain.is_empty()) };
         let times =
             |requests: &[&ExecutedRequest]| differences(requests.iter().map(|request| request.time.0));
         let has_refusals = repeatable.iter().any(|request| request.refusal.is_some());
         let refusals = repeatable.iter().map(|request| request.refusal.map_or(0, refusal_number));
-        let hub = HubV1 {
+        let hub = StoredHub {
             time: self.time.0,
             proposers: proposers.collect(),
             request_names: request_names(&plain),
@@ -88,12 +84,12 @@ impl HubCheckpoint {
             // The chunks' offsets lie a little above the hub's, in no order.
             covers: self.covers.iter().map(|covers| covers.0.wrapping_sub(applied.0)).collect(),
         };
-        encode(version, &hub)
+        encode(&hub)
     }
 
     /// Reads one that covers the log up to `applied`.
     pub fn decode(stored: Bytes, applied: Offset) -> Result<Self, CheckpointError> {
-        let stored: HubV1 = decode(3, stored)?;
+        let stored: StoredHub = decode(stored)?;
         let proposers = stored.proposers.iter().map(|proposer| {
             Ok(AppliedAppends {
                 boot: BootId(u128::from(proposer.boot_high) << 64 | u128::from(proposer.boot_low)),
@@ -117,18 +113,16 @@ impl HubCheckpoint {
 impl ChunkCheckpoint {
     /// Its stored bytes.
     pub fn encode(&self) -> Bytes {
-        let chunk = ChunkV1 {
-            sessions: self.sessions.iter().map(SessionV1::from).collect(),
-            untold: self.untold.iter().map(DisconnectedV2::new).collect(),
+        let chunk = StoredChunk {
+            sessions: self.sessions.iter().map(StoredSession::from).collect(),
+            untold: self.untold.iter().map(StoredDisconnected::new).collect(),
         };
-        let of_sessions = chunk.sessions.iter().map(SessionV1::version).max().unwrap_or(1);
-        let of_untold = if chunk.untold.is_empty() { 1 } else { 2 };
-        encode(of_sessions.max(of_untold), &chunk)
+        encode(&chunk)
     }
 
     /// Reads one.
     pub fn decode(stored: Bytes) -> Result<Self, CheckpointError> {
-        let stored: ChunkV1 = decode(3, stored)?;
+        let stored: StoredChunk = decode(stored)?;
         let sessions = stored.sessions.into_iter().map(SessionCheckpoint::try_from);
         let untold = stored.untold.into_iter().map(Disconnected::try_from);
         Ok(Self { sessions: sessions.collect::<Result<_, _>>()?, untold: untold.collect::<Result<_, _>>()? })
@@ -143,7 +137,7 @@ impl MessageCheckpoint {
             Sender::Group { group, user_id } => (Some(group.to_string()), user_id.as_ref()),
             Sender::Server => (None, None),
         };
-        let message = MessageV1 {
+        let message = StoredMessage {
             group,
             user_id: user_id.map(ToString::to_string),
             payload_kind: kind_number(payload.kind),
@@ -151,12 +145,12 @@ impl MessageCheckpoint {
             metadata: metadata_entries(metadata),
             expires_at: self.expires_at.map(|at| at.0),
         };
-        encode(1, &message)
+        encode(&message)
     }
 
     /// Reads one; payload bytes are shared with `stored`, not copied.
     pub fn decode(stored: Bytes) -> Result<Self, CheckpointError> {
-        let stored: MessageV1 = decode(1, stored)?;
+        let stored: StoredMessage = decode(stored)?;
         let sender = match &stored.group {
             Some(group) => {
                 let group = GroupName::new(group).map_err(|_| CheckpointError::Invalid("group"))?;
@@ -171,18 +165,17 @@ impl MessageCheckpoint {
     }
 }
 
-fn encode(version: u8, message: &impl prost::Message) -> Bytes {
+fn encode(message: &impl prost::Message) -> Bytes {
     let mut out = BytesMut::with_capacity(1 + message.encoded_len());
-    out.put_u8(version);
+    out.put_u8(CHECKPOINT_VERSION);
     message.encode_raw(&mut out);
     out.freeze()
 }
 
-/// Reads a part of which no later version than `latest` was ever written.
-fn decode<M: prost::Message + Default>(latest: u8, stored: Bytes) -> Result<M, CheckpointError> {
+fn decode<M: prost::Message + Default>(stored: Bytes) -> Result<M, CheckpointError> {
     match stored.first() {
         None => Err(CheckpointError::Empty),
-        Some(version) if (1..=latest).contains(version) => {
+        Some(&CHECKPOINT_VERSION) => {
             M::decode(stored.slice(1..)).map_err(|error| CheckpointError::Damaged(error.to_string()))
         }
         Some(&version) => Err(CheckpointError::UnknownVersion(version)),
@@ -212,37 +205,36 @@ pub(super) fn sums(differences: &[u64]) -> impl Iterator<Item = u64> {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct HubV1 {
+struct StoredHub {
     #[prost(uint64, tag = "1")]
     time: u64,
     #[prost(message, repeated, tag = "2")]
-    proposers: Vec<ProposerV1>,
+    proposers: Vec<StoredProposer>,
     #[prost(uint64, repeated, tag = "3")]
     covers: Vec<u64>,
-    /// From version 2 on: id and fingerprint of each request, 16 bytes each, big-endian.
+    /// Id and fingerprint of each request that is not repeatable, 16 bytes each, big-endian.
     #[prost(bytes = "bytes", tag = "4")]
     request_names: Bytes,
-    /// From version 2 on.
     #[prost(uint64, repeated, tag = "5")]
     request_times: Vec<u64>,
-    /// The same of repeatable requests, from version 3 on, and so is all that follows.
-    #[prost(bytes = "bytes", tag = "11")]
+    /// The same of repeatable requests.
+    #[prost(bytes = "bytes", tag = "6")]
     repeatable_names: Bytes,
-    #[prost(uint64, repeated, tag = "12")]
+    #[prost(uint64, repeated, tag = "7")]
     repeatable_times: Vec<u64>,
-    #[prost(uint64, repeated, tag = "13")]
+    #[prost(uint64, repeated, tag = "8")]
     repeatable_first_sent: Vec<u64>,
     /// 0 for one that was executed; empty when all are.
-    #[prost(uint32, repeated, tag = "14")]
+    #[prost(uint32, repeated, tag = "9")]
     repeatable_refusals: Vec<u32>,
-    #[prost(uint64, optional, tag = "15")]
+    #[prost(uint64, optional, tag = "10")]
     forgotten_first_sent: Option<u64>,
 }
 
 /// What the name of a request takes.
 const REQUEST_NAME_BYTES: usize = 32;
 
-impl HubV1 {
+impl StoredHub {
     fn requests(&self) -> Result<RequestsCheckpoint, CheckpointError> {
         let (repeatable, refusals) = (self.repeatable_times.len(), self.repeatable_refusals.len());
         let fits = |names: &Bytes, times: &[u64]| names.len() == times.len() * REQUEST_NAME_BYTES;
@@ -290,7 +282,7 @@ fn requests_of(names: &Bytes, times: &[u64]) -> impl Iterator<Item = ExecutedReq
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct ProposerV1 {
+struct StoredProposer {
     #[prost(fixed64, tag = "1")]
     boot_high: u64,
     #[prost(fixed64, tag = "2")]
@@ -304,16 +296,15 @@ struct ProposerV1 {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct ChunkV1 {
+struct StoredChunk {
     #[prost(message, repeated, tag = "1")]
-    sessions: Vec<SessionV1>,
-    /// From version 2 on.
+    sessions: Vec<StoredSession>,
     #[prost(message, repeated, tag = "2")]
-    untold: Vec<DisconnectedV2>,
+    untold: Vec<StoredDisconnected>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct SessionV1 {
+struct StoredSession {
     #[prost(string, tag = "1")]
     connection_id: String,
     #[prost(string, optional, tag = "2")]
@@ -321,9 +312,9 @@ struct SessionV1 {
     #[prost(uint32, tag = "3")]
     subprotocol: u32,
     #[prost(message, optional, tag = "4")]
-    join_leave: Option<RulesV1>,
+    join_leave: Option<StoredRules>,
     #[prost(message, optional, tag = "5")]
-    send: Option<RulesV1>,
+    send: Option<StoredRules>,
     #[prost(string, repeated, tag = "6")]
     groups: Vec<String>,
     #[prost(uint32, tag = "7")]
@@ -350,20 +341,18 @@ struct SessionV1 {
     /// 0 for none.
     #[prost(uint32, tag = "17")]
     ending: u32,
-    /// From version 2 on, and so are the next two.
     #[prost(bytes = "bytes", optional, tag = "18")]
     state: Option<Bytes>,
     #[prost(string, optional, tag = "19")]
     custom_subprotocol: Option<String>,
     #[prost(uint32, tag = "20")]
     boots: u32,
-    /// From version 3 on.
     #[prost(uint64, tag = "21")]
     number: u64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct RulesV1 {
+struct StoredRules {
     #[prost(bool, tag = "1")]
     all: bool,
     #[prost(string, repeated, tag = "2")]
@@ -375,7 +364,7 @@ struct RulesV1 {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct MessageV1 {
+struct StoredMessage {
     /// The application sent it when there is none.
     #[prost(string, optional, tag = "1")]
     group: Option<String>,
@@ -386,12 +375,12 @@ struct MessageV1 {
     #[prost(bytes = "bytes", tag = "4")]
     payload: Bytes,
     #[prost(message, repeated, tag = "5")]
-    metadata: Vec<MetadataEntryV1>,
+    metadata: Vec<StoredMetadataEntry>,
     #[prost(uint64, optional, tag = "6")]
     expires_at: Option<u64>,
 }
 
-impl From<&SessionCheckpoint> for SessionV1 {
+impl From<&SessionCheckpoint> for StoredSession {
     fn from(session: &SessionCheckpoint) -> Self {
         let executed_ids = differences(session.executed.iter().map(|ack| ack.ack_id));
         let messages = || session.unacknowledged.iter().map(|(_, message)| message);
@@ -400,8 +389,8 @@ impl From<&SessionCheckpoint> for SessionV1 {
             connection_id: session.connection_id.to_string(),
             user_id: session.user_id.as_ref().map(ToString::to_string),
             subprotocol: subprotocol_number(session.subprotocol),
-            join_leave: RulesV1::unless_empty(&session.join_leave),
-            send: RulesV1::unless_empty(&session.send),
+            join_leave: StoredRules::unless_empty(&session.join_leave),
+            send: StoredRules::unless_empty(&session.send),
             groups: texts(&session.groups),
             ack_window_ids: session.ack_window_ids,
             executed_ack_ids: executed_ids.into_iter().map(|difference| difference as i64).collect(),
@@ -422,7 +411,7 @@ impl From<&SessionCheckpoint> for SessionV1 {
     }
 }
 
-impl RulesV1 {
+impl StoredRules {
     fn unless_empty(rules: &RulesCheckpoint) -> Option<Self> {
         (*rules != RulesCheckpoint::default()).then(|| Self {
             all: rules.all,
@@ -438,10 +427,10 @@ impl RulesV1 {
     }
 }
 
-impl TryFrom<SessionV1> for SessionCheckpoint {
+impl TryFrom<StoredSession> for SessionCheckpoint {
     type Error = CheckpointError;
 
-    fn try_from(stored: SessionV1) -> Result<Self, CheckpointError> {
+    fn try_from(stored: StoredSession) -> Result<Self, CheckpointError> {
         let executed = stored.executed()?;
         let unacknowledged = stored.unacknowledged()?;
         Ok(Self {
@@ -462,8 +451,8 @@ impl TryFrom<SessionV1> for SessionCheckpoint {
                 0 => None,
                 number => Some(reason_of(number).ok_or(CheckpointError::Invalid("reason"))?),
             },
-            join_leave: RulesV1::read(stored.join_leave)?,
-            send: RulesV1::read(stored.send)?,
+            join_leave: StoredRules::read(stored.join_leave)?,
+            send: StoredRules::read(stored.send)?,
             state: stored.state.map(HandlerState),
             custom_subprotocol: stored.custom_subprotocol,
             boots: stored.boots.min(EventId::BOOTS_MAX),
@@ -472,17 +461,7 @@ impl TryFrom<SessionV1> for SessionCheckpoint {
     }
 }
 
-impl SessionV1 {
-    /// The first version that can hold it.
-    fn version(&self) -> u8 {
-        let is_of_2 = self.state.is_some() || self.custom_subprotocol.is_some() || self.boots > 0;
-        match (self.number, is_of_2) {
-            (1.., _) => 3,
-            (0, true) => 2,
-            (0, false) => 1,
-        }
-    }
-
+impl StoredSession {
     fn executed(&self) -> Result<Vec<AckKey>, CheckpointError> {
         let ids: Vec<u64> = self.executed_ack_ids.iter().map(|difference| *difference as u64).collect();
         if ids.len() != self.executed_fingerprints.len() || ids.len() > self.ack_window_ids as usize {

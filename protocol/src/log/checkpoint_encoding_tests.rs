@@ -29,8 +29,8 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_a_checkpoint_or_an_error(mut bytes in vec(any::<u8>(), 0..200), is_version_1 in any::<bool>()) {
-        if let Some(version) = bytes.first_mut().filter(|_| is_version_1) {
+    fn any_bytes_are_a_checkpoint_or_an_error(mut bytes in vec(any::<u8>(), 0..200), is_known in any::<bool>()) {
+        if let Some(version) = bytes.first_mut().filter(|_| is_known) {
             *version = 1;
         }
         let stored = Bytes::from(bytes);
@@ -54,7 +54,7 @@ proptest! {
         stored[at] ^= flipped;
         let version = stored[0];
         let read = ChunkCheckpoint::decode(stored.into());
-        if at == 0 && !(1..=CHECKPOINT_VERSION).contains(&version) {
+        if at == 0 {
             prop_assert_eq!(read, Err(CheckpointError::UnknownVersion(version)));
         } else if let Ok(read) = read {
             prop_assert_eq!(ChunkCheckpoint::decode(read.encode()), Ok(read));
@@ -228,7 +228,7 @@ fn message() -> impl Strategy<Value = MessageCheckpoint> {
 
 /// A session whose parts are all there, and its bytes as the module documents them.
 #[test]
-fn the_bytes_of_version_1_are_fixed() {
+fn the_bytes_of_a_session_are_fixed() {
     let group = |name: &str| GroupName::new(name).unwrap();
     let session = SessionCheckpoint {
         connection_id: ConnectionId::new("c1"),
@@ -250,9 +250,9 @@ fn the_bytes_of_version_1_are_fixed() {
         state: None,
         custom_subprotocol: None,
         boots: 0,
-        number: Offset(0),
+        number: Offset(300),
     };
-    let fields: [&[u8]; 16] = [
+    let fields: [&[u8]; 17] = [
         &[0x0a, 2, b'c', b'1'],
         &[0x12, 1, b'u'],
         &[0x18, 2],
@@ -270,21 +270,26 @@ fn the_bytes_of_version_1_are_fixed() {
         &[0x7a, 3, 0xe8, 0x07, 1],
         &[0x82, 0x01, 2, 0, 1],
         &[0x88, 0x01, 5],
+        &[0xa8, 0x01, 0xac, 0x02],
     ];
     let fields = fields.concat();
     let expected = [&[1, 0x0a, fields.len() as u8][..], &fields].concat();
-    assert_eq!(ChunkCheckpoint { sessions: vec![session.clone()], untold: vec![] }.encode(), expected);
-
-    // Version 3 adds the number.
-    let fields = [&fields[..], &[0xa8, 0x01, 0xac, 0x02]].concat();
-    let expected = [&[3, 0x0a, fields.len() as u8][..], &fields].concat();
-    let session = SessionCheckpoint { number: Offset(300), ..session };
     assert_eq!(ChunkCheckpoint { sessions: vec![session], untold: vec![] }.encode(), expected);
 }
 
 #[test]
+fn another_version_is_refused_by_its_number() {
+    for version in (0..=u8::MAX).filter(|version| *version != CHECKPOINT_VERSION) {
+        let unknown = Err(CheckpointError::UnknownVersion(version));
+        let stored = Bytes::copy_from_slice(&[version]);
+        assert_eq!(ChunkCheckpoint::decode(stored.clone()), unknown);
+        assert_eq!(MessageCheckpoint::decode(stored).map(|_| ChunkCheckpoint::default()), unknown);
+    }
+}
+
+#[test]
 fn what_does_not_fit_together_is_refused() {
-    let base = SessionV1 {
+    let base = StoredSession {
         subprotocol: 2,
         ack_window_ids: 1,
         last_sequence_id: 9,
@@ -292,25 +297,29 @@ fn what_does_not_fit_together_is_refused() {
         unacknowledged_offsets: vec![1],
         executed_ack_ids: vec![1],
         executed_fingerprints: vec![1],
-        ..SessionV1::default()
+        ..StoredSession::default()
     };
-    let read = |session: SessionV1| {
-        ChunkCheckpoint::decode(encode(1, &ChunkV1 { sessions: vec![session], untold: vec![] }))
+    let read = |session: StoredSession| {
+        ChunkCheckpoint::decode(encode(&StoredChunk { sessions: vec![session], untold: vec![] }))
     };
     assert!(read(base.clone()).is_ok());
     for (broken, what) in [
-        (SessionV1 { subprotocol: 0, ..base.clone() }, "subprotocol"),
-        (SessionV1 { ack_window_ids: 0, ..base.clone() }, "ack window"),
-        (SessionV1 { executed_fingerprints: vec![], ..base.clone() }, "ack window"),
-        (SessionV1 { unacknowledged_offsets: vec![], ..base.clone() }, "list of messages"),
-        (SessionV1 { unacknowledged_parts: vec![1, 1], ..base.clone() }, "list of messages"),
-        (SessionV1 { last_sequence_id: 8, ..base.clone() }, "sequence id"),
+        (StoredSession { subprotocol: 0, ..base.clone() }, "subprotocol"),
+        (StoredSession { ack_window_ids: 0, ..base.clone() }, "ack window"),
+        (StoredSession { executed_fingerprints: vec![], ..base.clone() }, "ack window"),
+        (StoredSession { unacknowledged_offsets: vec![], ..base.clone() }, "list of messages"),
+        (StoredSession { unacknowledged_parts: vec![1, 1], ..base.clone() }, "list of messages"),
+        (StoredSession { last_sequence_id: 8, ..base.clone() }, "sequence id"),
         (
-            SessionV1 { unacknowledged_ids: vec![9, 0], unacknowledged_offsets: vec![1, 1], ..base.clone() },
+            StoredSession {
+                unacknowledged_ids: vec![9, 0],
+                unacknowledged_offsets: vec![1, 1],
+                ..base.clone()
+            },
             "sequence id",
         ),
-        (SessionV1 { ending: 99, ..base.clone() }, "reason"),
-        (SessionV1 { groups: vec![String::new()], ..base }, "group"),
+        (StoredSession { ending: 99, ..base.clone() }, "reason"),
+        (StoredSession { groups: vec![String::new()], ..base }, "group"),
     ] {
         assert_eq!(read(broken), Err(CheckpointError::Invalid(what)));
     }
@@ -323,7 +332,7 @@ fn what_does_not_fit_together_is_refused() {
 }
 
 #[test]
-fn the_bytes_of_version_2_are_fixed() {
+fn the_bytes_of_requests_are_fixed() {
     let request = |id, fingerprint, time| ExecutedRequest {
         name: RequestName { id, fingerprint },
         time: Time(time),
@@ -341,7 +350,7 @@ fn the_bytes_of_version_2_are_fixed() {
     };
     let name = |id: u128, fingerprint: u128| [id.to_be_bytes(), fingerprint.to_be_bytes()].concat();
     let expected = [
-        &[2, 0x08, 5][..],
+        &[1, 0x08, 5][..],
         &[0x1a, 0x80, 0x08],
         &[0; CHUNKS as usize],
         &[0x22, 64],
@@ -350,19 +359,11 @@ fn the_bytes_of_version_2_are_fixed() {
         &[0x2a, 3, 0xac, 0x02, 1],
     ];
     assert_eq!(hub.encode(Offset(7)), expected.concat());
-    let mut none = hub.clone();
-    none.requests = RequestsCheckpoint::default();
-    assert_eq!(none.encode(Offset(7))[0], 1, "what version 1 can hold is written in it");
     let mut broken =
-        HubV1 { covers: vec![0; usize::from(CHUNKS)], request_times: vec![1], ..HubV1::default() };
+        StoredHub { covers: vec![0; usize::from(CHUNKS)], request_times: vec![1], ..StoredHub::default() };
     broken.request_names = vec![0; REQUEST_NAME_BYTES - 1].into();
-    let read = HubCheckpoint::decode(encode(2, &broken), Offset(1));
+    let read = HubCheckpoint::decode(encode(&broken), Offset(1));
     assert_eq!(read, Err(CheckpointError::Invalid("list of requests")));
-    assert_eq!(
-        MessageCheckpoint::decode(Bytes::from_static(&[2])),
-        Err(CheckpointError::UnknownVersion(2)),
-        "messages have one version"
-    );
 }
 
 #[test]
@@ -384,41 +385,40 @@ fn the_bytes_of_repeatable_requests_are_fixed() {
     let expected = [
         &[0x1a, 0x80, 0x08][..],
         &[0; CHUNKS as usize],
-        &[0x5a, 64],
+        &[0x32, 64],
         &name(1),
         &name(3),
-        &[0x62, 3, 0xac, 0x02, 1],
-        &[0x6a, 12, 0x84, 0x07],
+        &[0x3a, 3, 0xac, 0x02, 1],
+        &[0x42, 12, 0x84, 0x07],
         &difference,
-        &[0x72, 2, 0, 3],
-        &[0x78, 5],
+        &[0x4a, 2, 0, 3],
+        &[0x50, 5],
     ];
     let stored = hub.encode(Offset(7));
     assert_eq!(stored[1..], expected.concat());
     assert_eq!(HubCheckpoint::decode(stored, Offset(7)).unwrap(), hub);
-    let base = HubV1 { covers: vec![0; usize::from(CHUNKS)], ..HubV1::default() };
+    let base = StoredHub { covers: vec![0; usize::from(CHUNKS)], ..StoredHub::default() };
     let names = || Bytes::from(vec![0; REQUEST_NAME_BYTES]);
-    let one = HubV1 {
+    let one = StoredHub {
         repeatable_names: names(),
         repeatable_times: vec![1],
         repeatable_first_sent: vec![1],
         ..base
     };
     for (broken, what) in [
-        (HubV1 { repeatable_names: Bytes::new(), ..one.clone() }, "list of requests"),
-        (HubV1 { repeatable_first_sent: vec![], ..one.clone() }, "list of requests"),
-        (HubV1 { repeatable_refusals: vec![0, 0], ..one.clone() }, "list of requests"),
-        (HubV1 { repeatable_refusals: vec![9], ..one }, "refusal"),
+        (StoredHub { repeatable_names: Bytes::new(), ..one.clone() }, "list of requests"),
+        (StoredHub { repeatable_first_sent: vec![], ..one.clone() }, "list of requests"),
+        (StoredHub { repeatable_refusals: vec![0, 0], ..one.clone() }, "list of requests"),
+        (StoredHub { repeatable_refusals: vec![9], ..one }, "refusal"),
     ] {
-        let read = HubCheckpoint::decode(encode(2, &broken), Offset(1));
+        let read = HubCheckpoint::decode(encode(&broken), Offset(1));
         assert_eq!(read, Err(CheckpointError::Invalid(what)));
     }
 }
 
-/// What version 2 brought to chunks.
 #[test]
-fn the_bytes_of_chunks_of_version_2_are_fixed() {
-    let empty = SessionV1 { subprotocol: 3, ..SessionV1::default() };
+fn the_bytes_of_what_event_handlers_take_part_in_are_fixed() {
+    let empty = StoredSession { subprotocol: 3, ..StoredSession::default() };
     let mut session = SessionCheckpoint::try_from(empty).unwrap();
     session.state = Some(HandlerState(Bytes::from_static(b"s")));
     session.custom_subprotocol = Some("p".to_owned());
@@ -447,7 +447,7 @@ fn the_bytes_of_chunks_of_version_2_are_fixed() {
     ];
     let (session_fields, untold_fields) = (session_fields.concat(), untold_fields.concat());
     let expected = [
-        &[2, 0x0a, session_fields.len() as u8][..],
+        &[1, 0x0a, session_fields.len() as u8][..],
         &session_fields,
         &[0x12, untold_fields.len() as u8],
         &untold_fields,

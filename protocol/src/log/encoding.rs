@@ -1,24 +1,34 @@
 //! The stable encoding of records.
 //!
 //! ```text
-//! byte 0     format version, 1 to 4: the first one that can hold the record
-//! byte 1..   one protobuf message, `RecordV1`; its field numbers are below and are never reused
+//! byte 0     format version
+//! byte 1..   one protobuf message, `StoredRecord`; its field numbers are below and are never reused
 //! ```
-//! Version 2 has what applications ask for: bodies 18 to 21, and the key of their requests. Version 3 has what their event
-//! handlers take part in: bodies 22 and 23, and fields that say so. Version 4 has sequence acks (body 28), repeatable
-//! requests (body 31 and a field of their key) and boots of copies. The names of messages end with the version that brought
-//! them.
-//!
 //! A reader refuses a version, a body or an enumeration value that it does not know: a record that cannot be
 //! understood must not be passed over, since sequence ids depend on every record. Fields that it does not know it
 //! does pass over: a field that changes what a record means needs a new version.
+//!
+//! These numbers are taken for what is planned, so that nothing else gets them:
+//!
+//! | message | number | field |
+//! |---|---|---|
+//! | record | 6 | the publisher's own id of a message, as the key of a request |
+//! | request key | 8 | whether another request under a remembered id is passed over |
+//! | `Opened` | 10, 11 | from where on in the past a group is read; who is told of its members |
+//! | `Joined`, `Left` | 3, 4 | the same |
+//! | `Published` | 9 | how much of its group is kept |
+//! | `Ended` | 4 | the attachment that it ends |
+//! | `Sent` | 6, 7, 8 | how much of its group is kept; what it was read from; who is told |
+//! | `Added`, `Removed` | 3, 4 | as `Joined` |
+//! | bodies | 24 to 27, 29, 30 | nodes, holds, checkpoints of a cluster |
+//! | bodies | 40 to 53 | invocations, streams, transactions, subscriptions, readers |
 
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message as _;
 
-use super::application_encoding::{RefusedV4, RequestKeyV2, SelectionV2};
-use super::handler_encoding::{HandledV3, ToldV3};
-use super::mark_encoding::AckedV4;
+use super::application_encoding::{StoredRefused, StoredRequestKey, StoredSelection};
+use super::handler_encoding::{StoredHandled, StoredTold};
+use super::mark_encoding::StoredAcked;
 use super::{
     AckKey, Body, BootId, BootKey, EndReason, Fingerprint, HandlerState, Key, Opened, Permission, Published,
     Record, Refusal, Sent, Time,
@@ -26,7 +36,7 @@ use super::{
 use crate::wire::{ConnectionId, GroupName, Metadata, Payload, PayloadKind, Subprotocol, UserId};
 
 /// The latest version that this build knows.
-pub const RECORD_VERSION: u8 = 4;
+pub const RECORD_VERSION: u8 = 1;
 
 /// Why stored bytes are not a record of a version that this build knows.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -35,7 +45,7 @@ pub enum RecordError {
     #[error("an empty record")]
     Empty,
     /// Written by another version.
-    #[error("record version {0} is unknown; this build reads versions 1 to {RECORD_VERSION}")]
+    #[error("record version {0} is unknown; this build reads version {RECORD_VERSION}")]
     UnknownVersion(u8),
     /// The bytes are no record of their version.
     #[error("a damaged record: {0}")]
@@ -48,9 +58,9 @@ pub enum RecordError {
 impl Record {
     /// The record's bytes in the log.
     pub fn encode(&self) -> Bytes {
-        let message = RecordV1::from(self);
+        let message = StoredRecord::from(self);
         let mut out = BytesMut::with_capacity(1 + message.encoded_len());
-        out.put_u8(message.version());
+        out.put_u8(RECORD_VERSION);
         message.encode_raw(&mut out);
         out.freeze()
     }
@@ -58,63 +68,32 @@ impl Record {
     /// Reads a record; payload bytes are shared with `stored`, not copied.
     pub fn decode(stored: Bytes) -> Result<Self, RecordError> {
         let version = *stored.first().ok_or(RecordError::Empty)?;
-        if !(1..=RECORD_VERSION).contains(&version) {
+        if version != RECORD_VERSION {
             return Err(RecordError::UnknownVersion(version));
         }
-        let message = RecordV1::decode(stored.slice(1..));
-        let message = message.map_err(|error| RecordError::Damaged(error.to_string()))?;
-        if message.version() > version {
-            return Err(RecordError::Invalid("body"));
-        }
-        message.try_into()
+        let message = StoredRecord::decode(stored.slice(1..));
+        message.map_err(|error| RecordError::Damaged(error.to_string()))?.try_into()
     }
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct RecordV1 {
+struct StoredRecord {
     #[prost(uint64, tag = "1")]
     time: u64,
     #[prost(uint64, optional, tag = "2")]
     sequence_ack: Option<u64>,
     #[prost(message, optional, tag = "3")]
-    ack_key: Option<AckKeyV1>,
+    ack_key: Option<StoredAckKey>,
     #[prost(message, optional, tag = "4")]
-    boot_key: Option<BootKeyV1>,
+    boot_key: Option<StoredBootKey>,
     #[prost(message, optional, tag = "5")]
-    request_key: Option<RequestKeyV2>,
-    #[prost(oneof = "BodyV1", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 28, 31")]
-    body: Option<BodyV1>,
-}
-
-impl RecordV1 {
-    /// The first version that can hold it.
-    fn version(&self) -> u8 {
-        let of_body = match &self.body {
-            Some(BodyV1::Acked(_) | BodyV1::Refused(_) | BodyV1::Booted(BootedV1 { ends_all: true, .. })) => {
-                4
-            }
-            Some(
-                BodyV1::Handled(_)
-                | BodyV1::Told(_)
-                | BodyV1::Booted(BootedV1 { takes_disconnected: true, .. }),
-            ) => 3,
-            Some(BodyV1::Opened(opened)) if opened.is_of_3() => 3,
-            Some(BodyV1::Ended(EndedV1 { disconnected, reason, .. }))
-                if disconnected.is_some() || *reason == reason_number(EndReason::Stopped) =>
-            {
-                3
-            }
-            Some(BodyV1::Closed(ClosedV2 { takes_disconnected: true, .. })) => 3,
-            Some(BodyV1::Sent(_) | BodyV1::Added(_) | BodyV1::Removed(_) | BodyV1::Closed(_)) => 2,
-            _ => 1,
-        };
-        let of_request = self.request_key.as_ref().map_or(1, |key| if key.is_repeatable() { 4 } else { 2 });
-        of_body.max(of_request)
-    }
+    request_key: Option<StoredRequestKey>,
+    #[prost(oneof = "StoredBody", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 28, 31")]
+    body: Option<StoredBody>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct AckKeyV1 {
+struct StoredAckKey {
     #[prost(uint64, tag = "1")]
     ack_id: u64,
     #[prost(fixed64, tag = "2")]
@@ -122,7 +101,7 @@ struct AckKeyV1 {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct BootKeyV1 {
+struct StoredBootKey {
     #[prost(fixed64, tag = "1")]
     boot_high: u64,
     #[prost(fixed64, tag = "2")]
@@ -136,53 +115,51 @@ struct BootKeyV1 {
 }
 
 #[derive(Clone, PartialEq, prost::Oneof)]
-enum BodyV1 {
+enum StoredBody {
     #[prost(message, tag = "10")]
-    Booted(BootedV1),
+    Booted(StoredBooted),
     #[prost(message, tag = "11")]
-    Opened(OpenedV1),
+    Opened(StoredOpened),
     #[prost(message, tag = "12")]
-    Joined(MembershipV1),
+    Joined(StoredMembership),
     #[prost(message, tag = "13")]
-    Left(MembershipV1),
+    Left(StoredMembership),
     #[prost(message, tag = "14")]
-    Published(PublishedV1),
+    Published(StoredPublished),
     #[prost(message, tag = "15")]
-    Granted(PermissionV1),
+    Granted(StoredPermission),
     #[prost(message, tag = "16")]
-    Revoked(PermissionV1),
+    Revoked(StoredPermission),
     #[prost(message, tag = "17")]
-    Ended(EndedV1),
+    Ended(StoredEnded),
     #[prost(message, tag = "18")]
-    Sent(SentV2),
+    Sent(StoredSent),
     #[prost(message, tag = "19")]
-    Added(MembersV2),
+    Added(StoredMembers),
     #[prost(message, tag = "20")]
-    Removed(MembersV2),
+    Removed(StoredMembers),
     #[prost(message, tag = "21")]
-    Closed(ClosedV2),
+    Closed(StoredClosed),
     #[prost(message, tag = "22")]
-    Handled(HandledV3),
+    Handled(StoredHandled),
     #[prost(message, tag = "23")]
-    Told(ToldV3),
+    Told(StoredTold),
     #[prost(message, tag = "28")]
-    Acked(AckedV4),
+    Acked(StoredAcked),
     #[prost(message, tag = "31")]
-    Refused(RefusedV4),
+    Refused(StoredRefused),
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct BootedV1 {
-    /// From version 3 on.
+struct StoredBooted {
     #[prost(bool, tag = "1")]
     takes_disconnected: bool,
-    /// From version 4 on.
     #[prost(bool, tag = "2")]
     ends_all: bool,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct OpenedV1 {
+struct StoredOpened {
     #[prost(string, tag = "1")]
     connection_id: String,
     #[prost(string, optional, tag = "2")]
@@ -197,21 +174,14 @@ struct OpenedV1 {
     ack_window_ids: u32,
     #[prost(uint32, tag = "7")]
     retention_seconds: u32,
-    /// From version 3 on, and so is the next one.
     #[prost(bytes = "bytes", optional, tag = "8")]
     state: Option<Bytes>,
     #[prost(string, optional, tag = "9")]
     custom_subprotocol: Option<String>,
 }
 
-impl OpenedV1 {
-    fn is_of_3(&self) -> bool {
-        self.state.is_some() || self.custom_subprotocol.is_some()
-    }
-}
-
 #[derive(Clone, PartialEq, prost::Message)]
-struct MembershipV1 {
+struct StoredMembership {
     #[prost(string, tag = "1")]
     connection_id: String,
     #[prost(string, repeated, tag = "2")]
@@ -219,7 +189,7 @@ struct MembershipV1 {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct PublishedV1 {
+struct StoredPublished {
     #[prost(string, optional, tag = "1")]
     publisher: Option<String>,
     #[prost(string, optional, tag = "2")]
@@ -235,11 +205,11 @@ struct PublishedV1 {
     #[prost(bytes = "bytes", tag = "7")]
     payload: Bytes,
     #[prost(message, repeated, tag = "8")]
-    metadata: Vec<MetadataEntryV1>,
+    metadata: Vec<StoredMetadataEntry>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct MetadataEntryV1 {
+pub(super) struct StoredMetadataEntry {
     #[prost(string, tag = "1")]
     key: String,
     #[prost(string, tag = "2")]
@@ -247,7 +217,7 @@ pub(super) struct MetadataEntryV1 {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct PermissionV1 {
+struct StoredPermission {
     #[prost(string, tag = "1")]
     connection_id: String,
     #[prost(uint32, tag = "2")]
@@ -257,20 +227,19 @@ struct PermissionV1 {
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct EndedV1 {
+struct StoredEnded {
     #[prost(string, tag = "1")]
     connection_id: String,
     #[prost(uint32, tag = "2")]
     reason: u32,
-    /// From version 3 on.
     #[prost(uint64, optional, tag = "3")]
     disconnected: Option<u64>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct SentV2 {
+struct StoredSent {
     #[prost(message, optional, tag = "1")]
-    selection: Option<SelectionV2>,
+    selection: Option<StoredSelection>,
     #[prost(uint32, tag = "2")]
     ttl_seconds: u32,
     #[prost(uint32, tag = "3")]
@@ -278,24 +247,23 @@ struct SentV2 {
     #[prost(bytes = "bytes", tag = "4")]
     payload: Bytes,
     #[prost(message, repeated, tag = "5")]
-    metadata: Vec<MetadataEntryV1>,
+    metadata: Vec<StoredMetadataEntry>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct MembersV2 {
+struct StoredMembers {
     #[prost(message, optional, tag = "1")]
-    selection: Option<SelectionV2>,
+    selection: Option<StoredSelection>,
     #[prost(string, repeated, tag = "2")]
     groups: Vec<String>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct ClosedV2 {
+struct StoredClosed {
     #[prost(message, optional, tag = "1")]
-    selection: Option<SelectionV2>,
+    selection: Option<StoredSelection>,
     #[prost(string, tag = "2")]
     reason: String,
-    /// From version 3 on.
     #[prost(bool, tag = "3")]
     takes_disconnected: bool,
 }
@@ -338,10 +306,10 @@ stored_numbers!(refusal_number, refusal_of, Refusal {
     TooManyGroups = 4,
 });
 
-impl From<&Record> for RecordV1 {
+impl From<&Record> for StoredRecord {
     fn from(record: &Record) -> Self {
         let BootKey { boot, shard, counter, settled_below } = record.key.boot;
-        let boot_key = BootKeyV1 {
+        let boot_key = StoredBootKey {
             boot_high: (boot.0 >> 64) as u64,
             boot_low: boot.0 as u64,
             shard: u32::from(shard),
@@ -351,7 +319,7 @@ impl From<&Record> for RecordV1 {
         let ack_key = record
             .key
             .ack
-            .map(|AckKey { ack_id, fingerprint }| AckKeyV1 { ack_id, fingerprint: fingerprint.to_log() });
+            .map(|AckKey { ack_id, fingerprint }| StoredAckKey { ack_id, fingerprint: fingerprint.to_log() });
         Self {
             time: record.time.0,
             sequence_ack: record.sequence_ack,
@@ -363,22 +331,23 @@ impl From<&Record> for RecordV1 {
     }
 }
 
-impl From<&Body> for BodyV1 {
+impl From<&Body> for StoredBody {
     fn from(body: &Body) -> Self {
-        let membership = |connection_id: &ConnectionId, groups: &[GroupName]| MembershipV1 {
+        let membership = |connection_id: &ConnectionId, groups: &[GroupName]| StoredMembership {
             connection_id: connection_id.to_string(),
             groups: texts(groups),
         };
-        let rule = |connection_id: &ConnectionId, permission: Permission, group: &GroupName| PermissionV1 {
-            connection_id: connection_id.to_string(),
-            permission: permission_number(permission),
-            group: group.to_string(),
-        };
+        let rule =
+            |connection_id: &ConnectionId, permission: Permission, group: &GroupName| StoredPermission {
+                connection_id: connection_id.to_string(),
+                permission: permission_number(permission),
+                group: group.to_string(),
+            };
         match body {
             Body::Booted { takes_disconnected, ends_all } => {
-                Self::Booted(BootedV1 { takes_disconnected: *takes_disconnected, ends_all: *ends_all })
+                Self::Booted(StoredBooted { takes_disconnected: *takes_disconnected, ends_all: *ends_all })
             }
-            Body::Opened(opened) => Self::Opened(OpenedV1 {
+            Body::Opened(opened) => Self::Opened(StoredOpened {
                 connection_id: opened.connection_id.to_string(),
                 user_id: opened.user_id.as_ref().map(ToString::to_string),
                 subprotocol: subprotocol_number(opened.subprotocol),
@@ -391,7 +360,7 @@ impl From<&Body> for BodyV1 {
             }),
             Body::Joined { connection_id, groups } => Self::Joined(membership(connection_id, groups)),
             Body::Left { connection_id, groups } => Self::Left(membership(connection_id, groups)),
-            Body::Published(published) => Self::Published(PublishedV1 {
+            Body::Published(published) => Self::Published(StoredPublished {
                 publisher: published.publisher.as_ref().map(ToString::to_string),
                 user_id: published.user_id.as_ref().map(ToString::to_string),
                 groups: texts(&published.groups),
@@ -407,12 +376,12 @@ impl From<&Body> for BodyV1 {
             Body::Revoked { connection_id, permission, group } => {
                 Self::Revoked(rule(connection_id, *permission, group))
             }
-            Body::Ended { connection_id, reason, disconnected } => Self::Ended(EndedV1 {
+            Body::Ended { connection_id, reason, disconnected } => Self::Ended(StoredEnded {
                 connection_id: connection_id.to_string(),
                 reason: reason_number(*reason),
                 disconnected: *disconnected,
             }),
-            Body::Sent(sent) => Self::Sent(SentV2 {
+            Body::Sent(sent) => Self::Sent(StoredSent {
                 selection: Some((&sent.selection).into()),
                 ttl_seconds: u32::from(sent.ttl_seconds),
                 payload_kind: kind_number(sent.payload.kind),
@@ -420,32 +389,32 @@ impl From<&Body> for BodyV1 {
                 metadata: metadata_entries(&sent.metadata),
             }),
             Body::Added { selection, groups } => {
-                Self::Added(MembersV2 { selection: Some(selection.into()), groups: texts(groups) })
+                Self::Added(StoredMembers { selection: Some(selection.into()), groups: texts(groups) })
             }
             Body::Removed { selection, groups } => {
-                Self::Removed(MembersV2 { selection: Some(selection.into()), groups: texts(groups) })
+                Self::Removed(StoredMembers { selection: Some(selection.into()), groups: texts(groups) })
             }
-            Body::Closed { selection, reason, takes_disconnected } => Self::Closed(ClosedV2 {
+            Body::Closed { selection, reason, takes_disconnected } => Self::Closed(StoredClosed {
                 selection: Some(selection.into()),
                 reason: reason.clone(),
                 takes_disconnected: *takes_disconnected,
             }),
             Body::Handled { connection_id, reply, state } => {
-                Self::Handled(HandledV3::new(connection_id, reply.as_ref(), state.as_ref()))
+                Self::Handled(StoredHandled::new(connection_id, reply.as_ref(), state.as_ref()))
             }
-            Body::Acked { marks } => Self::Acked(AckedV4::new(marks)),
-            Body::Told { connection_ids } => Self::Told(ToldV3 {
+            Body::Acked { marks } => Self::Acked(StoredAcked::new(marks)),
+            Body::Told { connection_ids } => Self::Told(StoredTold {
                 connection_ids: connection_ids.iter().map(ToString::to_string).collect(),
             }),
-            Body::Refused(refusal) => Self::Refused(RefusedV4 { refusal: refusal_number(*refusal) }),
+            Body::Refused(refusal) => Self::Refused(StoredRefused { refusal: refusal_number(*refusal) }),
         }
     }
 }
 
-impl TryFrom<RecordV1> for Record {
+impl TryFrom<StoredRecord> for Record {
     type Error = RecordError;
 
-    fn try_from(stored: RecordV1) -> Result<Self, RecordError> {
+    fn try_from(stored: StoredRecord) -> Result<Self, RecordError> {
         let boot = stored.boot_key.ok_or(RecordError::Invalid("key"))?;
         let key = Key {
             boot: BootKey {
@@ -454,7 +423,7 @@ impl TryFrom<RecordV1> for Record {
                 counter: boot.counter,
                 settled_below: boot.settled_below,
             },
-            ack: stored.ack_key.map(|AckKeyV1 { ack_id, fingerprint }| AckKey {
+            ack: stored.ack_key.map(|StoredAckKey { ack_id, fingerprint }| AckKey {
                 ack_id,
                 fingerprint: Fingerprint::from_log(fingerprint),
             }),
@@ -465,15 +434,15 @@ impl TryFrom<RecordV1> for Record {
     }
 }
 
-impl TryFrom<BodyV1> for Body {
+impl TryFrom<StoredBody> for Body {
     type Error = RecordError;
 
-    fn try_from(stored: BodyV1) -> Result<Self, RecordError> {
+    fn try_from(stored: StoredBody) -> Result<Self, RecordError> {
         Ok(match stored {
-            BodyV1::Booted(BootedV1 { takes_disconnected, ends_all }) => {
+            StoredBody::Booted(StoredBooted { takes_disconnected, ends_all }) => {
                 Self::Booted { takes_disconnected, ends_all }
             }
-            BodyV1::Opened(opened) => Self::Opened(Opened {
+            StoredBody::Opened(opened) => Self::Opened(Opened {
                 connection_id: ConnectionId::new(&opened.connection_id),
                 user_id: opened.user_id.as_deref().map(UserId::new),
                 subprotocol: subprotocol_of(opened.subprotocol).ok_or(RecordError::Invalid("subprotocol"))?,
@@ -484,53 +453,53 @@ impl TryFrom<BodyV1> for Body {
                 state: opened.state.map(HandlerState),
                 custom_subprotocol: opened.custom_subprotocol,
             }),
-            BodyV1::Joined(MembershipV1 { connection_id, groups }) => Self::Joined {
+            StoredBody::Joined(StoredMembership { connection_id, groups }) => Self::Joined {
                 connection_id: ConnectionId::new(&connection_id),
                 groups: group_names(&groups)?,
             },
-            BodyV1::Left(MembershipV1 { connection_id, groups }) => {
+            StoredBody::Left(StoredMembership { connection_id, groups }) => {
                 Self::Left { connection_id: ConnectionId::new(&connection_id), groups: group_names(&groups)? }
             }
-            BodyV1::Published(published) => Self::Published(published.try_into()?),
-            BodyV1::Granted(rule) => {
+            StoredBody::Published(published) => Self::Published(published.try_into()?),
+            StoredBody::Granted(rule) => {
                 let (connection_id, permission, group) = rule.parts()?;
                 Self::Granted { connection_id, permission, group }
             }
-            BodyV1::Revoked(rule) => {
+            StoredBody::Revoked(rule) => {
                 let (connection_id, permission, group) = rule.parts()?;
                 Self::Revoked { connection_id, permission, group }
             }
-            BodyV1::Ended(EndedV1 { connection_id, reason, disconnected }) => Self::Ended {
+            StoredBody::Ended(StoredEnded { connection_id, reason, disconnected }) => Self::Ended {
                 connection_id: ConnectionId::new(&connection_id),
                 reason: reason_of(reason).ok_or(RecordError::Invalid("reason"))?,
                 disconnected,
             },
-            BodyV1::Sent(sent) => Self::Sent(sent.try_into()?),
-            BodyV1::Added(MembersV2 { selection, groups }) => {
-                Self::Added { selection: SelectionV2::read(selection)?, groups: group_names(&groups)? }
+            StoredBody::Sent(sent) => Self::Sent(sent.try_into()?),
+            StoredBody::Added(StoredMembers { selection, groups }) => {
+                Self::Added { selection: StoredSelection::read(selection)?, groups: group_names(&groups)? }
             }
-            BodyV1::Removed(MembersV2 { selection, groups }) => {
-                Self::Removed { selection: SelectionV2::read(selection)?, groups: group_names(&groups)? }
+            StoredBody::Removed(StoredMembers { selection, groups }) => {
+                Self::Removed { selection: StoredSelection::read(selection)?, groups: group_names(&groups)? }
             }
-            BodyV1::Closed(ClosedV2 { selection, reason, takes_disconnected }) => {
-                Self::Closed { selection: SelectionV2::read(selection)?, reason, takes_disconnected }
+            StoredBody::Closed(StoredClosed { selection, reason, takes_disconnected }) => {
+                Self::Closed { selection: StoredSelection::read(selection)?, reason, takes_disconnected }
             }
-            BodyV1::Handled(handled) => handled.try_into()?,
-            BodyV1::Acked(acked) => acked.try_into()?,
-            BodyV1::Told(ToldV3 { connection_ids }) => {
+            StoredBody::Handled(handled) => handled.try_into()?,
+            StoredBody::Acked(acked) => acked.try_into()?,
+            StoredBody::Told(StoredTold { connection_ids }) => {
                 Self::Told { connection_ids: connection_ids.iter().map(|id| ConnectionId::new(id)).collect() }
             }
-            BodyV1::Refused(RefusedV4 { refusal }) => {
+            StoredBody::Refused(StoredRefused { refusal }) => {
                 Self::Refused(refusal_of(refusal).ok_or(RecordError::Invalid("refusal"))?)
             }
         })
     }
 }
 
-impl TryFrom<PublishedV1> for Published {
+impl TryFrom<StoredPublished> for Published {
     type Error = RecordError;
 
-    fn try_from(stored: PublishedV1) -> Result<Self, RecordError> {
+    fn try_from(stored: StoredPublished) -> Result<Self, RecordError> {
         let kind = kind_of(stored.payload_kind).ok_or(RecordError::Invalid("payload kind"))?;
         Ok(Self {
             publisher: stored.publisher.as_deref().map(ConnectionId::new),
@@ -544,13 +513,13 @@ impl TryFrom<PublishedV1> for Published {
     }
 }
 
-impl TryFrom<SentV2> for Sent {
+impl TryFrom<StoredSent> for Sent {
     type Error = RecordError;
 
-    fn try_from(stored: SentV2) -> Result<Self, RecordError> {
+    fn try_from(stored: StoredSent) -> Result<Self, RecordError> {
         let kind = kind_of(stored.payload_kind).ok_or(RecordError::Invalid("payload kind"))?;
         Ok(Self {
-            selection: SelectionV2::read(stored.selection)?,
+            selection: StoredSelection::read(stored.selection)?,
             ttl_seconds: u16::try_from(stored.ttl_seconds).map_err(|_| RecordError::Invalid("ttl"))?,
             payload: Payload { kind, bytes: stored.payload },
             metadata: metadata_of(&stored.metadata)?,
@@ -558,7 +527,7 @@ impl TryFrom<SentV2> for Sent {
     }
 }
 
-impl PermissionV1 {
+impl StoredPermission {
     fn parts(&self) -> Result<(ConnectionId, Permission, GroupName), RecordError> {
         let permission = permission_of(self.permission).ok_or(RecordError::Invalid("permission"))?;
         let group = GroupName::new(&self.group).map_err(|_| RecordError::Invalid("group"))?;
@@ -566,12 +535,13 @@ impl PermissionV1 {
     }
 }
 
-pub(super) fn metadata_entries(metadata: &Metadata) -> Vec<MetadataEntryV1> {
-    let entry = |(key, value): (&str, &str)| MetadataEntryV1 { key: key.to_owned(), value: value.to_owned() };
+pub(super) fn metadata_entries(metadata: &Metadata) -> Vec<StoredMetadataEntry> {
+    let entry =
+        |(key, value): (&str, &str)| StoredMetadataEntry { key: key.to_owned(), value: value.to_owned() };
     metadata.iter().map(entry).collect()
 }
 
-pub(super) fn metadata_of(stored: &[MetadataEntryV1]) -> Result<Metadata, RecordError> {
+pub(super) fn metadata_of(stored: &[StoredMetadataEntry]) -> Result<Metadata, RecordError> {
     let entries = stored.iter().map(|entry| (&entry.key, &entry.value));
     Metadata::new(entries).map_err(|_| RecordError::Invalid("metadata"))
 }

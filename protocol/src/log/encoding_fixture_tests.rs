@@ -5,19 +5,23 @@ use std::path::PathBuf;
 use super::*;
 
 pub(super) fn fixtures() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/records")
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/records/v1")
 }
 
 /// Reads hexadecimal bytes; what follows a `#` says what they are.
 pub(super) fn fixture(name: &str) -> Bytes {
-    let folder = if name.contains('/') { fixtures() } else { fixtures().join("v1") };
-    let text = std::fs::read_to_string(folder.join(name).with_extension("hex")).unwrap();
+    let text = std::fs::read_to_string(fixtures().join(name).with_extension("hex")).unwrap();
     let code = text.lines().map(|line| line.split('#').next().unwrap_or_default());
     code.flat_map(str::split_whitespace).map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
 }
 
 /// What each fixture says.
-pub(super) fn version_1() -> Vec<(&'static str, Record)> {
+pub(super) fn all() -> Vec<(&'static str, Record)> {
+    [of_clients(), of_the_application(), of_event_handlers(), of_owners()].concat()
+}
+
+/// What clients do, and how sessions begin and end.
+fn of_clients() -> Vec<(&'static str, Record)> {
     let c1 = || ConnectionId::new("c-1");
     let lobby = || group_name("lobby");
     let bare = |body| fixed_record(2, 1, None, None, body);
@@ -114,8 +118,8 @@ pub(super) fn version_1() -> Vec<(&'static str, Record)> {
     ]
 }
 
-/// What each fixture of version 2 says.
-pub(super) fn version_2() -> Vec<(&'static str, Record)> {
+/// What the application asks for.
+fn of_the_application() -> Vec<(&'static str, Record)> {
     let bare = |body| fixed_record(2, 1, None, None, body);
     let metadata = Metadata::new([("trace", "a1")]).unwrap();
     let selection = Selection {
@@ -149,13 +153,13 @@ pub(super) fn version_2() -> Vec<(&'static str, Record)> {
     let connection = || Selection::whole(Audience::Connection(ConnectionId::new("c-1")));
     let groups = vec![group_name("lobby"), group_name("a.b")];
     vec![
-        ("v2/sent", sent),
-        ("v2/sent-bare", bare(Body::Sent(sent_bare))),
-        ("v2/added", bare(Body::Added { selection: user(), groups: groups.clone() })),
-        ("v2/removed", bare(Body::Removed { selection: connection(), groups })),
-        ("v2/removed-from-all", bare(Body::Removed { selection: user(), groups: Vec::new() })),
+        ("sent", sent),
+        ("sent-bare", bare(Body::Sent(sent_bare))),
+        ("added", bare(Body::Added { selection: user(), groups: groups.clone() })),
+        ("removed", bare(Body::Removed { selection: connection(), groups })),
+        ("removed-from-all", bare(Body::Removed { selection: user(), groups: Vec::new() })),
         (
-            "v2/closed",
+            "closed",
             bare(Body::Closed {
                 selection: connection(),
                 reason: "maintenance".to_owned(),
@@ -165,8 +169,8 @@ pub(super) fn version_2() -> Vec<(&'static str, Record)> {
     ]
 }
 
-/// What each fixture of version 3 says.
-pub(super) fn version_3() -> Vec<(&'static str, Record)> {
+/// What event handlers take part in.
+fn of_event_handlers() -> Vec<(&'static str, Record)> {
     let c1 = || ConnectionId::new("c-1");
     let bare = |body| fixed_record(2, 1, None, None, body);
     let state = || Some(HandlerState(Bytes::from_static(b"eyJhIjoxfQ==")));
@@ -192,23 +196,23 @@ pub(super) fn version_3() -> Vec<(&'static str, Record)> {
     let selection = Selection::whole(Audience::All);
     vec![
         (
-            "v3/booted",
+            "booted-telling",
             fixed_record(0, 0, None, None, Body::Booted { takes_disconnected: true, ends_all: false }),
         ),
-        ("v3/opened", bare(Body::Opened(opened))),
+        ("opened-with-state", bare(Body::Opened(opened))),
         (
-            "v3/ended",
+            "ended-telling",
             bare(Body::Ended { connection_id: c1(), reason: EndReason::Expired, disconnected: Some(3) }),
         ),
-        ("v3/closed", bare(Body::Closed { selection, reason: String::new(), takes_disconnected: true })),
-        ("v3/handled", handled),
-        ("v3/handled-bare", bare(Body::Handled { connection_id: c1(), reply: None, state: emptied })),
-        ("v3/told", bare(Body::Told { connection_ids: vec![c1(), ConnectionId::new("c-2")] })),
+        ("closed-telling", bare(Body::Closed { selection, reason: String::new(), takes_disconnected: true })),
+        ("handled", handled),
+        ("handled-bare", bare(Body::Handled { connection_id: c1(), reply: None, state: emptied })),
+        ("told", bare(Body::Told { connection_ids: vec![c1(), ConnectionId::new("c-2")] })),
     ]
 }
 
-/// What each fixture of version 4 says.
-pub(super) fn version_4() -> Vec<(&'static str, Record)> {
+/// What owners of sessions write by themselves.
+fn of_owners() -> Vec<(&'static str, Record)> {
     let mark = |session, sequence_id| SequenceMark { session: Offset(session), sequence_id };
     let marks = vec![mark(3, 17), mark(300, 0), mark(301, 1 << 40)];
     let booted = Body::Booted { takes_disconnected: true, ends_all: true };
@@ -223,9 +227,9 @@ pub(super) fn version_4() -> Vec<(&'static str, Record)> {
         first_sent: Some(1_764_284_400),
     });
     vec![
-        ("v4/acked", fixed_record(2, 1, None, None, Body::Acked { marks })),
-        ("v4/booted-copy", fixed_record(0, 0, None, None, booted)),
-        ("v4/refused", refused),
+        ("acked", fixed_record(2, 1, None, None, Body::Acked { marks })),
+        ("booted-copy", fixed_record(0, 0, None, None, booted)),
+        ("refused", refused),
     ]
 }
 

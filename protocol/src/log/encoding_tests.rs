@@ -9,7 +9,7 @@ use super::*;
 use crate::filter::Filter;
 use crate::log::HandlerReply;
 use crate::log::{Audience, Offset, Refusal, RequestKey, RequestName, Selection, SequenceMark};
-use fixtures::{fixture, fixtures, version_1, version_2, version_3, version_4};
+use fixtures::{fixture, fixtures};
 
 #[path = "encoding_fixture_tests.rs"]
 mod fixtures;
@@ -45,8 +45,8 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_a_record_or_an_error(mut bytes in vec(any::<u8>(), 0..200), is_version_1 in any::<bool>()) {
-        if let Some(version) = bytes.first_mut().filter(|_| is_version_1) {
+    fn any_bytes_are_a_record_or_an_error(mut bytes in vec(any::<u8>(), 0..200), is_known in any::<bool>()) {
+        if let Some(version) = bytes.first_mut().filter(|_| is_known) {
             *version = 1;
         }
         if let Ok(record) = Record::decode(bytes.into()) {
@@ -65,14 +65,7 @@ proptest! {
         stored[at] ^= flipped;
         let read = Record::decode(stored.into());
         if at == 0 {
-            let version = record.encode()[0] ^ flipped;
-            if !(1..=RECORD_VERSION).contains(&version) {
-                prop_assert_eq!(read, Err(RecordError::UnknownVersion(version)));
-            } else if version < record.encode()[0] {
-                prop_assert_eq!(read, Err(RecordError::Invalid("body")));
-            } else {
-                prop_assert_eq!(read, Ok(record), "it has what earlier versions have");
-            }
+            prop_assert_eq!(read, Err(RecordError::UnknownVersion(RECORD_VERSION ^ flipped)));
         } else if let Ok(read) = read {
             prop_assert_eq!(Record::decode(read.encode()), Ok(read));
         }
@@ -81,7 +74,7 @@ proptest! {
 
 #[test]
 fn each_version_is_read_for_ever() {
-    for (name, record) in version_1().into_iter().chain(version_2()).chain(version_3()).chain(version_4()) {
+    for (name, record) in fixtures::all() {
         let stored = fixture(name);
         assert_eq!(Record::decode(stored.clone()), Ok(record.clone()), "{name}");
         assert_eq!(record.encode(), stored, "{name}");
@@ -90,45 +83,11 @@ fn each_version_is_read_for_ever() {
 
 #[test]
 fn every_fixture_is_used() {
-    for (version, records) in
-        [("v1", version_1()), ("v2", version_2()), ("v3", version_3()), ("v4", version_4())]
-    {
-        let stored: BTreeSet<String> = std::fs::read_dir(fixtures().join(version))
-            .unwrap()
-            .map(|file| file.unwrap().file_name().into_string().unwrap())
-            .collect();
-        let used = |(name, _): &(&str, Record)| {
-            format!("{}.hex", name.split_once('/').map_or(*name, |(_, name)| name))
-        };
-        assert_eq!(stored, records.iter().map(used).collect(), "{version}");
-    }
-}
-
-#[test]
-fn what_version_2_brought_is_none_of_version_1() {
-    for (name, _) in version_2() {
-        let mut stored = fixture(name).to_vec();
-        stored[0] = 1;
-        assert_eq!(Record::decode(stored.into()), Err(RecordError::Invalid("body")), "{name}");
-    }
-}
-
-#[test]
-fn what_version_3_brought_is_none_of_version_2() {
-    for (name, _) in version_3() {
-        let mut stored = fixture(name).to_vec();
-        stored[0] = 2;
-        assert_eq!(Record::decode(stored.into()), Err(RecordError::Invalid("body")), "{name}");
-    }
-}
-
-#[test]
-fn what_version_4_brought_is_none_of_version_3() {
-    for (name, _) in version_4() {
-        let mut stored = fixture(name).to_vec();
-        stored[0] = 3;
-        assert_eq!(Record::decode(stored.into()), Err(RecordError::Invalid("body")), "{name}");
-    }
+    let stored: BTreeSet<String> = std::fs::read_dir(fixtures())
+        .unwrap()
+        .map(|file| file.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert_eq!(stored, fixtures::all().iter().map(|(name, _)| format!("{name}.hex")).collect());
 }
 
 #[test]
@@ -172,7 +131,7 @@ fn no_bytes_are_no_record() {
 
 #[test]
 fn another_version_is_refused_by_its_number() {
-    for version in (0..=u8::MAX).filter(|version| !(1..=RECORD_VERSION).contains(version)) {
+    for version in (0..=u8::MAX).filter(|version| *version != RECORD_VERSION) {
         let mut stored = fixture("booted").to_vec();
         stored[0] = version;
         assert_eq!(Record::decode(stored.into()), Err(RecordError::UnknownVersion(version)));
@@ -182,52 +141,83 @@ fn another_version_is_refused_by_its_number() {
 #[test]
 fn what_is_missing_or_unknown_is_named() {
     let key = || Some(boot_key());
-    let bodies: Vec<(&str, Option<BootKeyV1>, Option<BodyV1>)> = vec![
-        ("key", None, Some(BodyV1::Booted(BootedV1::default()))),
+    let bodies: Vec<(&str, Option<StoredBootKey>, Option<StoredBody>)> = vec![
+        ("key", None, Some(StoredBody::Booted(StoredBooted::default()))),
         (
             "shard",
-            Some(BootKeyV1 { shard: 0x1_0000, ..boot_key() }),
-            Some(BodyV1::Booted(BootedV1::default())),
+            Some(StoredBootKey { shard: 0x1_0000, ..boot_key() }),
+            Some(StoredBody::Booted(StoredBooted::default())),
         ),
         ("body", key(), None),
-        ("list of marks", key(), Some(BodyV1::Acked(AckedV4::default()))),
-        ("subprotocol", key(), Some(BodyV1::Opened(OpenedV1::default()))),
-        ("subprotocol", key(), Some(BodyV1::Opened(OpenedV1 { subprotocol: 6, ..OpenedV1::default() }))),
+        ("list of marks", key(), Some(StoredBody::Acked(StoredAcked::default()))),
+        ("subprotocol", key(), Some(StoredBody::Opened(StoredOpened::default()))),
+        (
+            "subprotocol",
+            key(),
+            Some(StoredBody::Opened(StoredOpened { subprotocol: 6, ..StoredOpened::default() })),
+        ),
         (
             "group",
             key(),
-            Some(BodyV1::Opened(OpenedV1 { subprotocol: 1, groups: blank(), ..OpenedV1::default() })),
+            Some(StoredBody::Opened(StoredOpened {
+                subprotocol: 1,
+                groups: blank(),
+                ..StoredOpened::default()
+            })),
         ),
-        ("group", key(), Some(BodyV1::Joined(MembershipV1 { groups: blank(), ..MembershipV1::default() }))),
-        ("group", key(), Some(BodyV1::Left(MembershipV1 { groups: blank(), ..MembershipV1::default() }))),
-        ("payload kind", key(), Some(BodyV1::Published(PublishedV1::default()))),
-        ("payload kind", key(), Some(BodyV1::Published(PublishedV1 { payload_kind: 5, ..text() }))),
-        ("group", key(), Some(BodyV1::Published(PublishedV1 { groups: blank(), ..text() }))),
-        ("ttl", key(), Some(BodyV1::Published(PublishedV1 { ttl_seconds: 0x1_0000, ..text() }))),
+        (
+            "group",
+            key(),
+            Some(StoredBody::Joined(StoredMembership { groups: blank(), ..StoredMembership::default() })),
+        ),
+        (
+            "group",
+            key(),
+            Some(StoredBody::Left(StoredMembership { groups: blank(), ..StoredMembership::default() })),
+        ),
+        ("payload kind", key(), Some(StoredBody::Published(StoredPublished::default()))),
+        ("payload kind", key(), Some(StoredBody::Published(StoredPublished { payload_kind: 5, ..text() }))),
+        ("group", key(), Some(StoredBody::Published(StoredPublished { groups: blank(), ..text() }))),
+        ("ttl", key(), Some(StoredBody::Published(StoredPublished { ttl_seconds: 0x1_0000, ..text() }))),
         (
             "metadata",
             key(),
-            Some(BodyV1::Published(PublishedV1 { metadata: vec![MetadataEntryV1::default()], ..text() })),
+            Some(StoredBody::Published(StoredPublished {
+                metadata: vec![StoredMetadataEntry::default()],
+                ..text()
+            })),
         ),
-        ("permission", key(), Some(BodyV1::Granted(PermissionV1 { permission: 0, ..permission() }))),
-        ("permission", key(), Some(BodyV1::Revoked(PermissionV1 { permission: 3, ..permission() }))),
-        ("group", key(), Some(BodyV1::Granted(PermissionV1 { group: String::new(), ..permission() }))),
-        ("reason", key(), Some(BodyV1::Ended(EndedV1::default()))),
-        ("reason", key(), Some(BodyV1::Ended(EndedV1 { reason: 8, ..EndedV1::default() }))),
-        ("payload kind", key(), Some(BodyV1::Sent(SentV2::default()))),
-        ("selection", key(), Some(BodyV1::Sent(SentV2 { payload_kind: 1, ..SentV2::default() }))),
-        ("selection", key(), Some(BodyV1::Added(MembersV2::default()))),
-        ("group", key(), Some(BodyV1::Removed(MembersV2 { groups: blank(), ..everybody() }))),
+        ("permission", key(), Some(StoredBody::Granted(StoredPermission { permission: 0, ..permission() }))),
+        ("permission", key(), Some(StoredBody::Revoked(StoredPermission { permission: 3, ..permission() }))),
+        (
+            "group",
+            key(),
+            Some(StoredBody::Granted(StoredPermission { group: String::new(), ..permission() })),
+        ),
+        ("reason", key(), Some(StoredBody::Ended(StoredEnded::default()))),
+        ("reason", key(), Some(StoredBody::Ended(StoredEnded { reason: 8, ..StoredEnded::default() }))),
+        ("payload kind", key(), Some(StoredBody::Sent(StoredSent::default()))),
+        ("selection", key(), Some(StoredBody::Sent(StoredSent { payload_kind: 1, ..StoredSent::default() }))),
+        ("selection", key(), Some(StoredBody::Added(StoredMembers::default()))),
+        ("group", key(), Some(StoredBody::Removed(StoredMembers { groups: blank(), ..everybody() }))),
         (
             "selection",
             key(),
-            Some(BodyV1::Closed(closed(SelectionV2 { group: some("g"), user_id: some("u"), ..all() }))),
+            Some(StoredBody::Closed(closed(StoredSelection {
+                group: some("g"),
+                user_id: some("u"),
+                ..all()
+            }))),
         ),
-        ("group", key(), Some(BodyV1::Closed(closed(SelectionV2 { group: some(""), ..all() })))),
-        ("filter", key(), Some(BodyV1::Closed(closed(SelectionV2 { filter: some("userId"), ..all() })))),
+        ("group", key(), Some(StoredBody::Closed(closed(StoredSelection { group: some(""), ..all() })))),
+        (
+            "filter",
+            key(),
+            Some(StoredBody::Closed(closed(StoredSelection { filter: some("userId"), ..all() }))),
+        ),
     ];
     for (part, boot_key, body) in bodies {
-        let record = RecordV1 { boot_key, body, ..RecordV1::default() };
+        let record = StoredRecord { boot_key, body, ..StoredRecord::default() };
         assert_eq!(Record::decode(stored(&record)), Err(RecordError::Invalid(part)), "{record:?}");
     }
 }
@@ -235,7 +225,7 @@ fn what_is_missing_or_unknown_is_named() {
 #[test]
 fn a_body_of_a_later_build_is_refused() {
     let mut bytes = fixture("booted").to_vec();
-    let later_body = [0xB2, 0x01, 0x00]; // field 22
+    let later_body = [0xE2, 0x03, 0x00]; // field 60
     bytes.truncate(bytes.len() - 2);
     bytes.extend_from_slice(&later_body);
     assert_eq!(Record::decode(bytes.into()), Err(RecordError::Invalid("body")));
@@ -263,8 +253,8 @@ fn an_error_shows_nothing_of_a_payload() {
     assert!(!shown.contains("1.0") && !shown.contains("trace"), "{shown}");
 }
 
-fn boot_key() -> BootKeyV1 {
-    BootKeyV1 { counter: 1, settled_below: 1, ..BootKeyV1::default() }
+fn boot_key() -> StoredBootKey {
+    StoredBootKey { counter: 1, settled_below: 1, ..StoredBootKey::default() }
 }
 
 fn blank() -> Vec<String> {
@@ -275,27 +265,27 @@ fn some(text: &str) -> Option<String> {
     Some(text.to_owned())
 }
 
-fn all() -> SelectionV2 {
-    SelectionV2::default()
+fn all() -> StoredSelection {
+    StoredSelection::default()
 }
 
-fn everybody() -> MembersV2 {
-    MembersV2 { selection: Some(all()), ..MembersV2::default() }
+fn everybody() -> StoredMembers {
+    StoredMembers { selection: Some(all()), ..StoredMembers::default() }
 }
 
-fn closed(selection: SelectionV2) -> ClosedV2 {
-    ClosedV2 { selection: Some(selection), ..ClosedV2::default() }
+fn closed(selection: StoredSelection) -> StoredClosed {
+    StoredClosed { selection: Some(selection), ..StoredClosed::default() }
 }
 
-fn text() -> PublishedV1 {
-    PublishedV1 { payload_kind: 1, ..PublishedV1::default() }
+fn text() -> StoredPublished {
+    StoredPublished { payload_kind: 1, ..StoredPublished::default() }
 }
 
-fn permission() -> PermissionV1 {
-    PermissionV1 { connection_id: "c-1".to_owned(), permission: 1, group: "lobby".to_owned() }
+fn permission() -> StoredPermission {
+    StoredPermission { connection_id: "c-1".to_owned(), permission: 1, group: "lobby".to_owned() }
 }
 
-fn stored(record: &RecordV1) -> Bytes {
+fn stored(record: &StoredRecord) -> Bytes {
     let mut bytes = vec![RECORD_VERSION];
     record.encode_raw(&mut bytes);
     bytes.into()

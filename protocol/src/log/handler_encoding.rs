@@ -1,42 +1,43 @@
-//! How records and checkpoints store what event handlers take part in: parts of version 3 of records, 2 of checkpoints.
+//! How records and checkpoints store what event handlers take part in.
 
 use bytes::Bytes;
 
 use super::encoding::{
-    MetadataEntryV1, kind_number, kind_of, metadata_entries, metadata_of, subprotocol_number, subprotocol_of,
+    StoredMetadataEntry, kind_number, kind_of, metadata_entries, metadata_of, subprotocol_number,
+    subprotocol_of,
 };
 use super::{Body, Disconnected, EventSubject, HandlerReply, HandlerState, RecordError, Time};
 use crate::wire::{ConnectionId, Payload, UserId};
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct HandledV3 {
+pub(super) struct StoredHandled {
     #[prost(string, tag = "1")]
     connection_id: String,
     #[prost(message, optional, tag = "2")]
-    reply: Option<ReplyV3>,
+    reply: Option<StoredReply>,
     #[prost(bytes = "bytes", optional, tag = "3")]
     state: Option<Bytes>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-struct ReplyV3 {
+struct StoredReply {
     #[prost(uint32, tag = "1")]
     payload_kind: u32,
     #[prost(bytes = "bytes", tag = "2")]
     payload: Bytes,
     #[prost(message, repeated, tag = "3")]
-    metadata: Vec<MetadataEntryV1>,
+    metadata: Vec<StoredMetadataEntry>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct ToldV3 {
+pub(super) struct StoredTold {
     #[prost(string, repeated, tag = "1")]
     pub(super) connection_ids: Vec<String>,
 }
 
-/// A part of chunks from version 2 of checkpoints on.
+/// A part of chunks.
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct DisconnectedV2 {
+pub(super) struct StoredDisconnected {
     #[prost(string, tag = "1")]
     connection_id: String,
     #[prost(string, optional, tag = "2")]
@@ -55,13 +56,13 @@ pub(super) struct DisconnectedV2 {
     reason: String,
 }
 
-impl HandledV3 {
+impl StoredHandled {
     pub(super) fn new(
         connection_id: &ConnectionId,
         reply: Option<&HandlerReply>,
         state: Option<&HandlerState>,
     ) -> Self {
-        let reply = reply.map(|HandlerReply { payload, metadata }| ReplyV3 {
+        let reply = reply.map(|HandlerReply { payload, metadata }| StoredReply {
             payload_kind: kind_number(payload.kind),
             payload: payload.bytes.clone(),
             metadata: metadata_entries(metadata),
@@ -70,10 +71,10 @@ impl HandledV3 {
     }
 }
 
-impl TryFrom<HandledV3> for Body {
+impl TryFrom<StoredHandled> for Body {
     type Error = RecordError;
 
-    fn try_from(stored: HandledV3) -> Result<Self, RecordError> {
+    fn try_from(stored: StoredHandled) -> Result<Self, RecordError> {
         let reply = stored.reply.map(|reply| {
             let kind = kind_of(reply.payload_kind).ok_or(RecordError::Invalid("payload kind"))?;
             let payload = Payload { kind, bytes: reply.payload };
@@ -87,7 +88,7 @@ impl TryFrom<HandledV3> for Body {
     }
 }
 
-impl DisconnectedV2 {
+impl StoredDisconnected {
     pub(super) fn new(disconnected: &Disconnected) -> Self {
         let Disconnected { subject, number, time, reason } = disconnected;
         Self {
@@ -103,10 +104,10 @@ impl DisconnectedV2 {
     }
 }
 
-impl TryFrom<DisconnectedV2> for Disconnected {
+impl TryFrom<StoredDisconnected> for Disconnected {
     type Error = RecordError;
 
-    fn try_from(stored: DisconnectedV2) -> Result<Self, RecordError> {
+    fn try_from(stored: StoredDisconnected) -> Result<Self, RecordError> {
         Ok(Self {
             subject: EventSubject {
                 connection_id: ConnectionId::new(&stored.connection_id),

@@ -1,10 +1,10 @@
-//! How records store sequence acks: a part of version 4.
+//! How records store sequence acks.
 
 use super::checkpoint_encoding::{differences, sums};
 use super::{Body, Offset, RecordError, SequenceMark};
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct AckedV4 {
+pub(super) struct StoredAcked {
     /// Sessions' numbers, each as its difference from the one before.
     #[prost(uint64, repeated, tag = "1")]
     sessions: Vec<u64>,
@@ -12,7 +12,7 @@ pub(super) struct AckedV4 {
     sequence_ids: Vec<u64>,
 }
 
-impl AckedV4 {
+impl StoredAcked {
     pub(super) fn new(marks: &[SequenceMark]) -> Self {
         Self {
             sessions: differences(marks.iter().map(|mark| mark.session.0)),
@@ -21,10 +21,10 @@ impl AckedV4 {
     }
 }
 
-impl TryFrom<AckedV4> for Body {
+impl TryFrom<StoredAcked> for Body {
     type Error = RecordError;
 
-    fn try_from(stored: AckedV4) -> Result<Self, RecordError> {
+    fn try_from(stored: StoredAcked) -> Result<Self, RecordError> {
         if stored.sessions.is_empty() || stored.sessions.len() != stored.sequence_ids.len() {
             return Err(RecordError::Invalid("list of marks"));
         }

@@ -29,8 +29,9 @@ const REMOVED_FILE: &str = "removed.redb";
 /// How the names of the self-signed certificate's files begin. They are the gateway's own and mean nothing here.
 const CERTIFICATE_FILES_BEGIN: &str = "self-signed";
 
-/// The version of the directory's layout that this build writes and reads.
-const DIRECTORY_VERSION: u64 = 2;
+/// The version of the directory that this build writes and reads: of its layout, and of what is in records and checkpoints
+/// as long as these have begun anew with it.
+const DIRECTORY_VERSION: u64 = 3;
 
 const SECRET_BYTES: usize = 32;
 

@@ -7,7 +7,7 @@ use super::*;
 
 /// Files that this version wrote: a hub `chat` with records 0 to 4 in the segment from 0 on and 5 to 9 in the segment from
 /// 5 on, and two checkpoints. A change of the layout needs a new version and a fixture of its own; this one stays.
-const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/store/embedded/tests/fixture-2");
+const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/store/embedded/tests/fixture-3");
 
 pub(super) fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
@@ -48,7 +48,7 @@ async fn write_the_fixture() {
 }
 
 #[tokio::test]
-async fn files_of_version_2_are_read() {
+async fn files_of_version_3_are_read() {
     let bench = fixture();
     let opened = bench.open().await.unwrap();
     assert_eq!(opened.log.epoch().await.unwrap().0, 0x6703_7972_697f_b725_530d_f958_d70b_098d);
@@ -67,12 +67,12 @@ async fn files_of_version_2_are_read() {
 async fn an_unknown_directory_version_is_refused() {
     let bench = fixture();
     let place = bench.path().join("format").display().to_string();
-    // In those of version 1 sessions have no numbers, so that no mark could name them.
-    for found in [1, 3] {
+    // Records and checkpoints have other forms in those of before.
+    for found in [1, 2, 4] {
         fs::write(bench.path().join("format"), format!("{found}\n")).unwrap();
         let error = bench.store().err().unwrap();
-        assert_eq!(error.cause, StoreErrorCause::UnknownVersion { place: place.clone(), found, known: 2 });
-        let text = format!("format version {found} is unknown; this build reads version 2");
+        assert_eq!(error.cause, StoreErrorCause::UnknownVersion { place: place.clone(), found, known: 3 });
+        let text = format!("format version {found} is unknown; this build reads version 3");
         assert!(error.to_string().contains(&text), "{error}");
         assert_eq!(OfflineStore::open(bench.path()).unwrap_err().cause, error.cause);
     }
