@@ -335,8 +335,10 @@ fn variables_that_are_set_to_nothing_count_as_not_set() {
         "ONCEWIRE_LOG",
         "ONCEWIRE_LOG_FORMAT",
     ];
+    // The usual data directory is in the working directory.
+    let directory = tempfile::tempdir().unwrap();
     let mut command = oncewire(&["serve", "--listen", "127.0.0.1:0"]);
-    command.envs(VARIABLES.map(|name| (name, ""))).env("ONCEWIRE_ACCESS_KEY", KEY);
+    command.current_dir(&directory).envs(VARIABLES.map(|name| (name, ""))).env("ONCEWIRE_ACCESS_KEY", KEY);
     let running = Running::start(&mut command);
     let (endpoint, _) = connection_string(&running.line());
     assert!(address(&endpoint).ip().is_loopback());
