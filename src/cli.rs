@@ -320,12 +320,10 @@ pub struct Dev {
     pub log: Logging,
 
     /// Set by the supervisor for the process that serves.
-    #[cfg(unix)]
     #[arg(long, hide = true)]
     pub supervised: bool,
 
     /// Where the process before this one served, by scheme.
-    #[cfg(unix)]
     #[arg(long, hide = true, value_name = "SCHEME=ADDRESS:PORT")]
     pub again: Vec<String>,
 }

@@ -25,7 +25,7 @@ pub fn development(
     addresses: &[(Scheme, SocketAddr)],
     config: &Config,
     access_key: &Secret,
-    to_kill: Option<u32>,
+    to_kill: u32,
 ) -> Result<String, Failure> {
     let endpoint = endpoint(addresses, config)?;
     let base: Url = endpoint.parse().map_err(runtime_failure)?;
@@ -62,13 +62,11 @@ pub fn development(
         "\nTry it with Node 20.10 or later: it publishes a number twice a second, and says what comes back.\n\n\
          node --experimental-websocket -e '{program}'\n"
     );
-    if let Some(process) = to_kill {
-        let _ = write!(
-            greeting,
-            "\nMeanwhile, in another terminal, kill the process that serves, which is then started again. Nothing is \
-             lost, and nothing comes twice:\n\nkill -9 {process}\n"
-        );
-    }
+    let _ = write!(
+        greeting,
+        "\nMeanwhile, in another terminal, kill the process that serves, which is then started again. Nothing is lost, \
+         and nothing comes twice:\n\nkill -9 {to_kill}\n"
+    );
     Ok(greeting)
 }
 

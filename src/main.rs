@@ -4,7 +4,6 @@ mod cli;
 mod fold_check;
 mod greeting;
 mod log_command;
-#[cfg(unix)]
 mod supervisor;
 mod token_command;
 
@@ -43,7 +42,6 @@ enum Failure {
     /// Nobody reads what is printed any more, which is no news to whoever stopped.
     NoReader,
     /// The process that served ended with this code, and has said why.
-    #[cfg(unix)]
     Served(u8),
 }
 
@@ -60,7 +58,6 @@ fn main() -> ExitCode {
         Err(Failure::Usage(message)) => (2, message),
         Err(Failure::Runtime(error)) => (1, format!("{error:#}")),
         Err(Failure::NoReader) => return ExitCode::from(NO_READER_EXIT_CODE),
-        #[cfg(unix)]
         Err(Failure::Served(code)) => return ExitCode::from(code),
     };
     // Nothing is left to do when standard error is gone, and whoever does not read it would be waited for.
@@ -108,7 +105,6 @@ fn dev(arguments: &Dev) -> Result<(), Failure> {
 }
 
 /// Serves in a process of its own, which is started again when it is killed.
-#[cfg(unix)]
 fn dev_with(mut config: Config, arguments: &Dev, access_key: &Secret) -> Result<(), Failure> {
     if !arguments.supervised {
         let command = supervisor::this_program().map_err(Failure::Runtime)?;
@@ -133,18 +129,9 @@ fn dev_with(mut config: Config, arguments: &Dev, access_key: &Secret) -> Result<
         lifeline.ready(&places).context("the supervisor is gone").map_err(Failure::Runtime)?;
         if arguments.again.is_empty() {
             let process = std::process::id();
-            print(&greeting::development(addresses, config, access_key, Some(process))?)?;
+            print(&greeting::development(addresses, config, access_key, process)?)?;
         }
         Ok(())
-    })
-}
-
-/// Serves in this process: nobody would start it again.
-#[cfg(not(unix))]
-fn dev_with(config: Config, arguments: &Dev, access_key: &Secret) -> Result<(), Failure> {
-    start_logging(&arguments.log)?;
-    run(config, None, false, |addresses, config| {
-        print(&greeting::development(addresses, config, access_key, None)?)
     })
 }
 
@@ -263,13 +250,11 @@ fn access_keys(primary: &Secret, secondary: Option<&Secret>) -> Result<AccessKey
 }
 
 /// The signals that end the gateway.
-#[cfg(unix)]
 struct Signals {
     terminate: tokio::signal::unix::Signal,
     interrupt: tokio::signal::unix::Signal,
 }
 
-#[cfg(unix)]
 impl Signals {
     fn listen() -> std::io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
@@ -286,10 +271,8 @@ impl Signals {
 }
 
 /// The signal that has files read again. Without this it would end the process.
-#[cfg(unix)]
 struct HangUps(tokio::signal::unix::Signal);
 
-#[cfg(unix)]
 impl HangUps {
     fn listen() -> std::io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
@@ -306,39 +289,6 @@ impl HangUps {
             );
         }
         std::future::pending().await
-    }
-}
-
-/// There is none.
-#[cfg(not(unix))]
-struct HangUps;
-
-#[cfg(not(unix))]
-impl HangUps {
-    fn listen() -> std::io::Result<Self> {
-        Ok(Self)
-    }
-
-    async fn reload(&mut self) {
-        std::future::pending().await
-    }
-}
-
-/// The signals that end the gateway.
-#[cfg(not(unix))]
-struct Signals;
-
-#[cfg(not(unix))]
-impl Signals {
-    fn listen() -> std::io::Result<Self> {
-        Ok(Self)
-    }
-
-    /// Completes at a Ctrl-C.
-    async fn next(&mut self) {
-        if tokio::signal::ctrl_c().await.is_err() {
-            std::future::pending().await
-        }
     }
 }
 

@@ -10,6 +10,7 @@
 
 mod all_claims;
 mod audience;
+mod bearer;
 mod client_token;
 mod continuation;
 mod keys;
@@ -20,6 +21,7 @@ mod url_parts;
 
 pub use all_claims::all_claims;
 pub use audience::AudienceContext;
+pub use bearer::bearer_token;
 pub use client_token::{CLOCK_SKEW_SECONDS, ClientClaims, ClientGrant, SignError, TokenError};
 pub use continuation::ContinuationTokens;
 pub use keys::{ACCESS_KEY_BYTES_MIN, AccessKeyError, AccessKeys, KeyName};

@@ -175,18 +175,11 @@ pub(super) async fn restart(
 }
 
 /// As if by `kill -9`: nothing is written, said or closed any more.
-#[cfg(unix)]
 fn kill_this_process() {
     use rustix::process::{Signal, getpid, kill_process};
     if let Err(error) = kill_process(getpid(), Signal::KILL) {
         tracing::error!(%error, "this process can't be killed");
     }
-}
-
-/// The next best thing.
-#[cfg(not(unix))]
-fn kill_this_process() {
-    std::process::abort()
 }
 
 fn answer(body: &impl Serialize) -> Response {

@@ -3,8 +3,8 @@
 //! The checks come in the order of the Web PubSub emulator, since clients tell failures apart by their status.
 
 use axum::http::header::{
-    AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL,
-    SEC_WEBSOCKET_VERSION, TRANSFER_ENCODING, UPGRADE,
+    CONNECTION, CONTENT_LENGTH, HOST, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION,
+    TRANSFER_ENCODING, UPGRADE,
 };
 use axum::http::{HeaderMap, HeaderName, Method, StatusCode, Version, request};
 use base64::Engine as _;
@@ -14,7 +14,7 @@ use oncewire_protocol::wire::{ConnectionId, GroupName, HubName, Subprotocol, Use
 
 use super::origin::may_upgrade;
 use super::query::{InvalidMode, NotUtf8, Query};
-use crate::auth::{AccessKeys, AudienceContext, TokenError};
+use crate::auth::{AccessKeys, AudienceContext, TokenError, bearer_token};
 use crate::config::Config;
 
 /// A client's key is a nonce of this size, in base64 (RFC 6455, section 4.2.1).
@@ -249,11 +249,6 @@ fn begin(
     let publishes_to = query.raw_target().map_err(|InvalidMode| Refusal::BadMode)?;
     let user_id = claims.user_id.as_deref().map(UserId::new);
     Ok(Begin { hub, user_id, roles: claims.roles, groups, publishes_to })
-}
-
-fn bearer_token(headers: &HeaderMap) -> Option<&str> {
-    let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
-    Some(token.trim()).filter(|token| scheme.eq_ignore_ascii_case("bearer") && !token.is_empty())
 }
 
 #[cfg(test)]

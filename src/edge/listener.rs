@@ -64,7 +64,6 @@ pub(super) struct Present {
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     // On other systems the option lets two processes share the port.
-    #[cfg(unix)]
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
@@ -411,7 +410,6 @@ mod tests {
         }
     }
 
-    #[cfg(unix)]
     #[test]
     fn running_out_of_descriptors_is_no_matter_of_one_connection() {
         const ENFILE: i32 = 23;

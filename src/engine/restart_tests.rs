@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::config::Durability;
 use crate::store::conformance::OneByOne;
-use crate::store::{Checkpoint, CheckpointChange, EmbeddedStore};
+use crate::store::{CheckpointChange, EmbeddedStore};
 
 /// Rounds after every few records.
 const OFTEN: CheckpointBounds = CheckpointBounds {
@@ -128,9 +128,10 @@ async fn sessions_go_on_in_the_next_process_in_any_number_of_shards() {
 async fn a_hub_that_cannot_be_restored_is_not_served_and_not_unknown() {
     let directory = TempDir::new().unwrap();
     let log = store(directory.path()).await.open(&hub_name()).await.unwrap();
-    let checkpoint = Checkpoint { covers: Offset(0), bytes: Bytes::from_static(b"\xff") };
     log.append(vec![Arc::new(Hub::booted(BootId(1), wall_clock(), false))]).await.unwrap();
-    log.checkpoint(vec![CheckpointChange::Save { key: "hub".to_owned(), checkpoint }]).await.unwrap();
+    let (covers, bytes) = (Offset(0), Bytes::from_static(b"\xff"));
+    let broken = CheckpointChange::Save { key: "hub".to_owned(), covers, bytes };
+    log.checkpoint(vec![broken]).await.unwrap();
     drop(log);
     let engine = engine(directory.path(), 2, 1).await;
     let kept_hubs = engine.start_kept_hubs().await.unwrap();

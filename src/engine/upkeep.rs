@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::future::FutureExt;
-use oncewire_protocol::hub::{CheckpointChange, Checkpointer, Hub, Step};
-use oncewire_protocol::log::{Offset, Time};
+use oncewire_protocol::hub::{Checkpointer, Hub, Step};
+use oncewire_protocol::log::{CheckpointChange, Offset, Time};
 use oncewire_protocol::wire::HubName;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::{Failures, HubClock};
-use crate::store::{self, Checkpoint, Log, StoreError};
+use crate::store::{Log, StoreError};
 use crate::telemetry::Episode;
 
 /// Shared by a hub's shards.
@@ -107,7 +107,8 @@ impl Upkeep {
 
     /// Stores what a step wants written.
     pub(super) async fn write(self: Arc<Self>, shard: u16, changes: Vec<CheckpointChange>) {
-        let outcome = self.log.checkpoint(changes.into_iter().map(stored).collect()).await;
+        let changes = changes.into_iter().map(CheckpointChange::with_text_key).collect();
+        let outcome = self.log.checkpoint(changes).await;
         if let Err(error) = &outcome {
             if self.write_failures.is_news(Instant::now()) {
                 tracing::warn!(%error, "a hub's checkpoint could not be written");
@@ -183,14 +184,5 @@ impl Upkeep {
             }
             self.failures.report(&error);
         }
-    }
-}
-
-fn stored(change: CheckpointChange) -> store::CheckpointChange {
-    match change {
-        CheckpointChange::Save { key, covers, bytes } => {
-            store::CheckpointChange::Save { key: key.to_string(), checkpoint: Checkpoint { covers, bytes } }
-        }
-        CheckpointChange::Delete { key } => store::CheckpointChange::Delete { key: key.to_string() },
     }
 }

@@ -33,14 +33,14 @@ use std::time::Instant;
 
 use axum::Router;
 use axum::extract::{self, State};
-use axum::http::header::{AUTHORIZATION, HOST, HeaderName};
+use axum::http::header::{HOST, HeaderName};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, request};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use url::Url;
 
 use crate::admin::API_SUPPORTED_VERSIONS;
-use crate::auth::{AccessKeys, ContinuationTokens, RestAudience, TokenError, TokenRefusals};
+use crate::auth::{AccessKeys, ContinuationTokens, RestAudience, TokenError, TokenRefusals, bearer_token};
 use crate::config::{Config, Scheme};
 use crate::engine::{self, Engine};
 use crate::telemetry::RestRefusal;
@@ -184,9 +184,4 @@ impl Rest {
 
 fn host(headers: &HeaderMap) -> Option<&str> {
     headers.get(HOST)?.to_str().ok()
-}
-
-fn bearer_token(headers: &HeaderMap) -> Option<&str> {
-    let (scheme, token) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
-    Some(token.trim()).filter(|token| scheme.eq_ignore_ascii_case("bearer") && !token.is_empty())
 }

@@ -238,7 +238,8 @@ fn checkpoint(covers: u64, text: &str) -> Checkpoint {
 }
 
 fn save(key: &str, covers: u64, text: &str) -> CheckpointChange {
-    CheckpointChange::Save { key: key.to_owned(), checkpoint: checkpoint(covers, text) }
+    let Checkpoint { covers, bytes } = checkpoint(covers, text);
+    CheckpointChange::Save { key: key.to_owned(), covers, bytes }
 }
 
 fn delete(key: &str) -> CheckpointChange {

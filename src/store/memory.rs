@@ -110,7 +110,9 @@ impl Log for MemoryLog {
         let mut state = self.state.lock();
         for change in changes {
             match change {
-                CheckpointChange::Save { key, checkpoint } => state.checkpoints.insert(key, checkpoint),
+                CheckpointChange::Save { key, covers, bytes } => {
+                    state.checkpoints.insert(key, Checkpoint { covers, bytes })
+                }
                 CheckpointChange::Delete { key } => state.checkpoints.remove(&key),
             };
         }

@@ -177,22 +177,8 @@ pub struct Checkpoint {
     pub bytes: Bytes,
 }
 
-/// One change of a log's checkpoints.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CheckpointChange {
-    /// Keeps a checkpoint under a key; an earlier one is replaced as a whole.
-    Save {
-        /// What [`Log::load_all`] finds it by.
-        key: String,
-        /// Its content means nothing to the store.
-        checkpoint: Checkpoint,
-    },
-    /// Forgets a checkpoint; one that does not exist is no error.
-    Delete {
-        /// What it was saved under.
-        key: String,
-    },
-}
+/// One change of a log's checkpoints, under the keys that [`Log::load_all`] finds them by.
+pub type CheckpointChange = oncewire_protocol::log::CheckpointChange<String>;
 
 /// Why a store did not do what it was asked.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -46,7 +46,9 @@ use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::Hub;
-use crate::log::{CHUNKS, CheckpointKey, ChunkCheckpoint, HubCheckpoint, MessageRef, Offset, Time};
+use crate::log::{
+    CHUNKS, CheckpointChange, CheckpointKey, ChunkCheckpoint, HubCheckpoint, MessageRef, Offset, Time,
+};
 use crate::session::SharedMessage;
 
 /// When rounds begin and how much is done at a time.
@@ -88,25 +90,6 @@ impl Default for CheckpointBounds {
 
 /// Copies that are looked at in one step, and perhaps deleted in one write.
 const LOOK_COPIES: usize = 4096;
-
-/// One change of the stored parts. The changes of a write may be stored in any order, each as a whole.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CheckpointChange {
-    /// Stores a part; an earlier one is replaced.
-    Save {
-        /// Which.
-        key: CheckpointKey,
-        /// Up to where it covers the log.
-        covers: Offset,
-        /// Its bytes.
-        bytes: Bytes,
-    },
-    /// Deletes a part, which need not be there.
-    Delete {
-        /// Which.
-        key: CheckpointKey,
-    },
-}
 
 /// What a shard has to do.
 #[derive(Debug, PartialEq, Eq)]

@@ -40,7 +40,7 @@ mod selecting;
 mod tests;
 mod timer;
 
-pub use checkpointer::{CheckpointBounds, CheckpointChange, Checkpointer, Step};
+pub use checkpointer::{CheckpointBounds, Checkpointer, Step};
 pub use commands::{Action, Command, Done};
 pub use folding::FOLD_STEPS_MAX;
 pub use handling::{CallId, Connected, EventError, Handled, UNTOLD_MAX, UserEvent};

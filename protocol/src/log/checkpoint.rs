@@ -13,6 +13,7 @@
 //!
 //! This module does not know when parts are written, nor how they come together again.
 
+use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{AckKey, BootId, Disconnected, EndReason, HandlerState, Offset, RequestsCheckpoint, Time};
@@ -33,6 +34,38 @@ pub struct MessageRef {
     pub offset: Offset,
     /// From 0. A record that publishes to several groups makes a message for each.
     pub part: u32,
+}
+
+/// One change of the parts of a checkpoint that are stored. The changes of a write may be stored in any order, each as a
+/// whole. To a store `K` is a text that means nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CheckpointChange<K = CheckpointKey> {
+    /// Stores a part; an earlier one is replaced as a whole.
+    Save {
+        /// Which.
+        key: K,
+        /// The last offset that it covers.
+        covers: Offset,
+        /// Its bytes.
+        bytes: Bytes,
+    },
+    /// Deletes a part, which need not be there.
+    Delete {
+        /// Which.
+        key: K,
+    },
+}
+
+impl CheckpointChange {
+    /// The same under the key's text.
+    pub fn with_text_key(self) -> CheckpointChange<String> {
+        match self {
+            Self::Save { key, covers, bytes } => {
+                CheckpointChange::Save { key: key.to_string(), covers, bytes }
+            }
+            Self::Delete { key } => CheckpointChange::Delete { key: key.to_string() },
+        }
+    }
 }
 
 /// Where a part of a checkpoint is stored.

@@ -19,8 +19,8 @@ mod request_key;
 mod selection;
 
 pub use checkpoint::{
-    AppliedAppends, CHUNKS, CheckpointKey, ChunkCheckpoint, HubCheckpoint, MessageCheckpoint, MessageRef,
-    RulesCheckpoint, SequenceIdsCheckpoint, SessionCheckpoint, chunk_of,
+    AppliedAppends, CHUNKS, CheckpointChange, CheckpointKey, ChunkCheckpoint, HubCheckpoint,
+    MessageCheckpoint, MessageRef, RulesCheckpoint, SequenceIdsCheckpoint, SessionCheckpoint, chunk_of,
 };
 pub use checkpoint_encoding::{CHECKPOINT_VERSION, CheckpointError};
 pub use encoding::{RECORD_VERSION, RecordError};

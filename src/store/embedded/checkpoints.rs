@@ -31,12 +31,12 @@ pub(super) enum CheckpointError {
 }
 
 /// The checkpoint as it is stored.
-pub(super) fn encode(key: &str, checkpoint: &Checkpoint) -> Vec<u8> {
-    let mut stored = Vec::with_capacity(HEAD_BYTES + checkpoint.bytes.len());
+pub(super) fn encode(key: &str, covers: Offset, bytes: &[u8]) -> Vec<u8> {
+    let mut stored = Vec::with_capacity(HEAD_BYTES + bytes.len());
     stored.put_u8(CHECKPOINT_VERSION);
     stored.put_u64(0);
-    stored.put_u64_le(checkpoint.covers.0);
-    stored.extend_from_slice(&checkpoint.bytes);
+    stored.put_u64_le(covers.0);
+    stored.extend_from_slice(bytes);
     let checksum = checksum(key, &stored[CHECKSUM_END..]);
     stored[1..CHECKSUM_END].copy_from_slice(&checksum.to_le_bytes());
     stored
@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn any_flipped_bit_any_cut_and_another_key_are_noticed() {
         let checkpoint = Checkpoint { covers: Offset(7), bytes: Bytes::from_static(b"content") };
-        let stored = encode("key", &checkpoint);
+        let stored = encode("key", checkpoint.covers, &checkpoint.bytes);
         assert_eq!(decode("key", &stored), Ok(checkpoint));
         assert_eq!(decode("yek", &stored), Err(CheckpointError::Damaged));
         for at in 0..stored.len() {

@@ -189,8 +189,8 @@ impl Meta {
             let mut grown_bytes = 0_i64;
             for change in changes {
                 let (key, before) = match change {
-                    CheckpointChange::Save { key, checkpoint } => {
-                        let stored = checkpoints::encode(key, checkpoint);
+                    CheckpointChange::Save { key, covers, bytes } => {
+                        let stored = checkpoints::encode(key, *covers, bytes);
                         grown_bytes += content_bytes(key, stored.len()) as i64;
                         (key, table.insert(key.as_str(), stored.as_slice())?)
                     }

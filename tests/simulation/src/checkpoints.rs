@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use oncewire_protocol::hub::{CheckpointChange, Checkpointer, HubSettings, Restored, Restoring, Step};
-use oncewire_protocol::log::{BootId, CheckpointError, CheckpointKey};
+use oncewire_protocol::hub::{Checkpointer, HubSettings, Restored, Restoring, Step};
+use oncewire_protocol::log::{BootId, CheckpointChange, CheckpointError, CheckpointKey};
 use oncewire_protocol::session::MemoryBudget;
 
 use crate::Failure;

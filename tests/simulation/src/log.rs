@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use oncewire_protocol::hub::{AppendId, CheckpointChange};
-use oncewire_protocol::log::{Body, Certainty, Offset, Record, RecordError};
+use oncewire_protocol::hub::AppendId;
+use oncewire_protocol::log::{Body, Certainty, CheckpointChange, Offset, Record, RecordError};
 use oncewire_protocol::wire::ConnectionId;
 
 /// Who asked for an append.

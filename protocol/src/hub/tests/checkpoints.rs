@@ -12,7 +12,9 @@ use super::super::*;
 use super::harness::settings;
 use super::random_log::{LogWriter, SESSIONS, Step, offset_of, step};
 use crate::hub::timer::Timer;
-use crate::log::{AppliedAppends, CHUNKS, Disconnected, MessageCheckpoint, SessionCheckpoint};
+use crate::log::{
+    AppliedAppends, CHUNKS, CheckpointChange, Disconnected, MessageCheckpoint, SessionCheckpoint,
+};
 use crate::wire::SequenceId;
 
 proptest! {

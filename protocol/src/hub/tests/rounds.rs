@@ -6,8 +6,8 @@ use bytes::Bytes;
 
 use super::harness::*;
 use crate::hub::checkpointer::{Step, Stored};
-use crate::hub::{CheckpointBounds, CheckpointChange, Checkpointer, HubSettings, OpenError, Restoring};
-use crate::log::{BootId, CheckpointKey, EndReason, Offset, Time};
+use crate::hub::{CheckpointBounds, Checkpointer, HubSettings, OpenError, Restoring};
+use crate::log::{BootId, CheckpointChange, CheckpointKey, EndReason, Offset, Time};
 use crate::session::OutboxLimits;
 
 const BOUNDS: CheckpointBounds = CheckpointBounds {

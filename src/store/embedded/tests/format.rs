@@ -57,7 +57,8 @@ async fn files_of_version_3_are_read() {
     assert_eq!(opened.numbers().await, (0..10).map(|n| (n, n)).collect::<Vec<_>>());
     let mut checkpoints = opened.log.load_all("");
     let checkpoints = checkpoints.next().await.unwrap().unwrap();
-    let CheckpointChange::Save { checkpoint, .. } = save("a", 3, 100) else { panic!() };
+    let CheckpointChange::Save { covers, bytes, .. } = save("a", 3, 100) else { panic!() };
+    let checkpoint = Checkpoint { covers, bytes };
     assert_eq!(checkpoints[0], ("a".to_owned(), checkpoint));
     assert_eq!(checkpoints[1].1.covers, Offset(4));
     assert_eq!(opened.append(10..11, 40).await.unwrap(), [Offset(10)]);

@@ -146,7 +146,7 @@ fn number(record: &Record) -> u64 {
 
 fn save(key: &str, covers: u64, bytes: usize) -> CheckpointChange {
     let bytes = vec![covers as u8; bytes].into();
-    CheckpointChange::Save { key: key.to_owned(), checkpoint: Checkpoint { covers: Offset(covers), bytes } }
+    CheckpointChange::Save { key: key.to_owned(), covers: Offset(covers), bytes }
 }
 
 #[tokio::test(flavor = "multi_thread")]
