@@ -77,16 +77,17 @@ fn every_mutation_is_caught() {
     let copy = SourceCopy::lock().unwrap();
     let (mut missed, mut seen, mut unseen) = (Vec::new(), Vec::new(), Vec::new());
     for mutation in Mutation::all().unwrap() {
-        match copy.catch(&mutation) {
-            Ok(how) => println!("{:32} {how}", mutation.name),
-            Err(error) => missed.push(format!("{}: {error:#}", mutation.name)),
-        }
+        let how = copy.catch(&mutation).unwrap_or_else(|error| {
+            missed.push(mutation.name.clone());
+            format!("NOT CAUGHT: {error:#}")
+        });
+        println!("{:32} {how}", mutation.name);
         if mutation.files.iter().any(|file| file.starts_with("protocol/")) {
             let is_seen = copy.is_seen_by_corpora().unwrap();
             if is_seen { &mut seen } else { &mut unseen }.push(mutation.name);
         }
     }
-    assert!(missed.is_empty(), "{}", missed.join("\n"));
+    assert!(missed.is_empty(), "not caught: {missed:?}");
     println!("the corpora see {}, not: {unseen:?}", seen.len());
     assert!(seen.len() >= SEEN_BY_CORPORA_MIN);
 }
@@ -108,6 +109,7 @@ impl Mutation {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("mutations");
         let mut patches = paths_in(&folder)?;
         patches.sort();
+        ensure!(!patches.is_empty(), "there is none in {}", folder.display());
         patches
             .into_iter()
             .map(|path| Self::read(&path).with_context(|| path.display().to_string()))
