@@ -32,7 +32,12 @@ pub(super) trait Victim: Send + Sync {
 pub struct Faults {
     hub: &'static str,
     /// The newest socket of each session.
-    sockets: Mutex<HashMap<ConnectionId, (AttachEpoch, Arc<dyn Victim>)>>,
+    sockets: Mutex<HashMap<ConnectionId, Known>>,
+}
+
+struct Known {
+    epoch: AttachEpoch,
+    victim: Arc<dyn Victim>,
 }
 
 impl Faults {
@@ -43,7 +48,7 @@ impl Faults {
 
     /// Makes a fault on a session's socket; false when there is none.
     pub fn make(&self, connection_id: &str, fault: Fault) -> bool {
-        let victim = self.sockets.lock().get(connection_id).map(|(_, victim)| Arc::clone(victim));
+        let victim = self.sockets.lock().get(connection_id).map(|known| Arc::clone(&known.victim));
         victim.is_some_and(|victim| victim.suffer(fault))
     }
 
@@ -61,8 +66,8 @@ impl Faults {
     ) -> Registration {
         let mut sockets = self.sockets.lock();
         // Sockets that were attached one after the other need not be handed over in this order.
-        if sockets.get(connection_id).is_none_or(|(known, _)| *known < epoch) {
-            sockets.insert(connection_id.clone(), (epoch, victim));
+        if sockets.get(connection_id).is_none_or(|known| known.epoch < epoch) {
+            sockets.insert(connection_id.clone(), Known { epoch, victim });
         }
         drop(sockets);
         Registration { faults: Arc::clone(self), connection_id: connection_id.clone(), epoch }
@@ -80,7 +85,7 @@ impl Drop for Registration {
     fn drop(&mut self) {
         let mut sockets = self.faults.sockets.lock();
         // A newer socket of the session may have taken the place.
-        if sockets.get(&self.connection_id).is_some_and(|(known, _)| *known == self.epoch) {
+        if sockets.get(&self.connection_id).is_some_and(|known| known.epoch == self.epoch) {
             sockets.remove(&self.connection_id);
         }
     }

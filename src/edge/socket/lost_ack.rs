@@ -126,9 +126,10 @@ impl Written {
         let Some(unacked) = unacked.filter(|_| self.boundary.is_at_end()) else { return Ok(bytes.len()) };
         let mut begin = 0;
         while !unacked.publishes.is_empty()
-            && let Some((frame, payload)) = first_frame(&bytes[begin..])
+            && let Some(frame) = first_frame(&bytes[begin..])
         {
-            if let Some((ack_id, is_executed)) = payload.and_then(|(kind, data)| self.ack_in(kind, data))
+            if let Some((ack_id, is_executed)) =
+                frame.message.and_then(|(kind, data)| self.ack_in(kind, data))
                 && unacked.take(ack_id)
             {
                 if is_executed {
@@ -137,7 +138,7 @@ impl Written {
                 }
                 unacked.refused.push((begin, ack_id));
             }
-            begin += frame;
+            begin += frame.bytes;
         }
         Ok(bytes.len())
     }
@@ -160,9 +161,16 @@ impl Written {
     }
 }
 
-/// How long the first frame is, in bytes, and what is in it unless it is a control frame; none when it is not there in
-/// whole.
-fn first_frame(bytes: &[u8]) -> Option<(usize, Option<(FrameKind, &[u8])>)> {
+/// A frame that is there in whole.
+struct Frame<'a> {
+    /// Its length, its header included.
+    bytes: usize,
+    /// What is in it; none of a control frame.
+    message: Option<(FrameKind, &'a [u8])>,
+}
+
+/// The first frame; none when it is not there in whole.
+fn first_frame(bytes: &[u8]) -> Option<Frame<'_>> {
     let mut cursor = Cursor::new(bytes);
     let (header, payload_bytes) = FrameHeader::parse(&mut cursor).ok()??;
     let begin = usize::try_from(cursor.position()).ok()?;
@@ -173,7 +181,7 @@ fn first_frame(bytes: &[u8]) -> Option<(usize, Option<(FrameKind, &[u8])>)> {
         OpCode::Data(Data::Binary) => Some(FrameKind::Binary),
         _ => None,
     };
-    Some((end, kind.map(|kind| (kind, payload))))
+    Some(Frame { bytes: end, message: kind.map(|kind| (kind, payload)) })
 }
 
 #[cfg(test)]
