@@ -209,7 +209,7 @@ fn measure_store(args: &StoreArgs, in_flight: u32, store: &dyn Store) -> Result<
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let log = store.open(&HubName::new("bench")?).await?;
-        let mut tail = log.tail(log.bounds().await.unwrap().end);
+        let mut tail = log.tail(log.end_now().await?);
         let records = (0..in_flight).map(|n| Ok(Arc::new(record(n, args.payload_bytes)?)));
         let records = records.collect::<Result<Vec<_>>>()?;
         let deadline = Duration::from_millis(args.measured_ms);
