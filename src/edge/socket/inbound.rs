@@ -6,6 +6,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncReadExt, ReadBuf};
+use tokio_tungstenite::tungstenite::WebSocket;
+use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 
 /// How much one read takes from the connection, and so how much becomes one batch of requests.
 const READ_BYTES: usize = 16 * 1024;
@@ -85,6 +87,20 @@ impl io::Write for Inbound {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// Reads the frames of a client. `read_ahead` is what has come before, `buffer_bytes` the first size of its buffer.
+pub(super) fn frame_reader(
+    read_ahead: &[u8],
+    buffer_bytes: usize,
+    message_bytes_max: usize,
+) -> WebSocket<Inbound> {
+    let config = WebSocketConfig::default()
+        .read_buffer_size(buffer_bytes)
+        .write_buffer_size(0)
+        .max_message_size(Some(message_bytes_max))
+        .max_frame_size(Some(message_bytes_max));
+    WebSocket::from_raw_socket(Inbound::new(read_ahead), Role::Server, Some(config))
 }
 
 /// Reads to the end and forgets it: closing a connection with unread bytes would reset it, and the client might lose

@@ -12,11 +12,10 @@ use oncewire_protocol::wire::{
 };
 use tokio_tungstenite::tungstenite::protocol::frame::FrameHeader;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
-use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error, Message, WebSocket};
 
 use super::boundary::Boundary;
-use super::inbound::Inbound;
+use super::inbound::{Inbound, frame_reader};
 
 /// First size of the buffer of whoever looks for publishes.
 const READ_BUFFER_BYTES: usize = 1024;
@@ -69,7 +68,9 @@ impl Publishes {
         }
         self.boundary.follow(bytes);
         let message_bytes_max = self.message_bytes_max;
-        let frames = self.frames.get_or_insert_with(|| Box::new(reader(message_bytes_max)));
+        let frames = self
+            .frames
+            .get_or_insert_with(|| Box::new(frame_reader(&[], READ_BUFFER_BYTES, message_bytes_max)));
         *frames.get_mut() = Inbound::new(bytes);
         loop {
             let (kind, data) = match frames.read() {
@@ -91,15 +92,6 @@ impl Publishes {
         }
         frames.get_mut().clear();
     }
-}
-
-fn reader(message_bytes_max: usize) -> WebSocket<Inbound> {
-    let config = WebSocketConfig::default()
-        .read_buffer_size(READ_BUFFER_BYTES)
-        .write_buffer_size(0)
-        .max_message_size(Some(message_bytes_max))
-        .max_frame_size(Some(message_bytes_max));
-    WebSocket::from_raw_socket(Inbound::new(&[]), Role::Server, Some(config))
 }
 
 /// What the gateway writes. The writer offers frames in whole, and once more in whole where the connection has not taken

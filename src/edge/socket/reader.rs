@@ -13,13 +13,13 @@ use oncewire_protocol::wire::raw::{self, RawTarget};
 use oncewire_protocol::wire::{Close, DecodeError, Encoding, FrameKind, decode_upstream};
 use tokio::io::AsyncRead;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
-use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role};
 use tokio_tungstenite::tungstenite::{Error, Message, WebSocket};
 
 use super::boundary::Boundary;
 use super::ends::{self, End, PeerClose};
 use super::half_messages::{HALF_MESSAGE_BYTES_MIN, HalfMessage};
-use super::inbound::{Inbound, drain};
+use super::inbound::{Inbound, drain, frame_reader};
 use super::link::Link;
 use super::{Name, Settings};
 use crate::engine;
@@ -65,12 +65,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         name: Box<Name>,
         settings: Settings,
     ) -> Self {
-        let config = WebSocketConfig::default()
-            .read_buffer_size(settings.read_buffer_bytes)
-            .write_buffer_size(0)
-            .max_message_size(Some(settings.message_bytes_max))
-            .max_frame_size(Some(settings.message_bytes_max));
-        let websocket = WebSocket::from_raw_socket(Inbound::new(read_ahead), Role::Server, Some(config));
+        let websocket = frame_reader(read_ahead, settings.read_buffer_bytes, settings.message_bytes_max);
         Self {
             io,
             websocket,
