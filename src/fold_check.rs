@@ -5,7 +5,7 @@ use std::sync::Arc;
 use oncewire::config::Config;
 use oncewire::engine::hub_settings;
 use oncewire::store::{Found, OfflineStore};
-use oncewire_protocol::hub::{CheckpointBounds, Hub, Input, Resolving, Restored, Restoring};
+use oncewire_protocol::hub::{CheckpointBounds, Input, Resolving, Restored, Restoring, Shard};
 use oncewire_protocol::log::{BootId, CheckpointError, Offset, Record};
 use oncewire_protocol::session::MemoryBudget;
 use oncewire_protocol::wire::HubName;
@@ -48,7 +48,7 @@ pub fn sessions_after_fold(
             }
         }
     });
-    Ok(shards.iter().map(Hub::sessions).sum())
+    Ok(shards.iter().map(Shard::sessions).sum())
 }
 
 /// Checkpoints come before records.

@@ -6,7 +6,7 @@
 use std::sync::atomic::Ordering;
 
 use futures_util::future::join_all;
-use oncewire_protocol::hub::{self, Action, CommandError, CommandId, Done, Hub, Member};
+use oncewire_protocol::hub::{self, Action, CommandError, CommandId, Done, Member, Shard};
 use oncewire_protocol::log::{Audience, Offset, Permission, Refusal, RequestKey, Selection};
 use oncewire_protocol::wire::{ConnectionId, GroupName};
 use tokio::sync::{mpsc, oneshot};
@@ -70,10 +70,10 @@ impl HubHandle {
         let answers = match &audience {
             Audience::Connection(id) => {
                 let shard = self.shard_of(id);
-                vec![self.look(shard, move |hub| hub.has(&audience)).await?]
+                vec![self.look(shard, move |shard| shard.has(&audience)).await?]
             }
             Audience::All | Audience::Group(_) | Audience::User(_) => {
-                self.look_everywhere(move |hub| hub.has(&audience)).await?
+                self.look_everywhere(move |shard| shard.has(&audience)).await?
             }
         };
         Ok(answers.contains(&true))
@@ -90,7 +90,7 @@ impl HubHandle {
         group: GroupName,
     ) -> Result<bool, CommandError> {
         let shard = self.shard_of(&connection_id);
-        self.look(shard, move |hub| hub.allows(&connection_id, permission, &group)).await
+        self.look(shard, move |shard| shard.allows(&connection_id, permission, &group)).await
     }
 
     /// The members of a group behind a connection id, in the order of their ids, so many at most.
@@ -103,7 +103,7 @@ impl HubHandle {
         behind: Option<ConnectionId>,
         count_max: usize,
     ) -> Result<Vec<Member>, CommandError> {
-        let look = move |hub: &Hub| hub.members(&group, behind.as_ref(), count_max);
+        let look = move |shard: &Shard| shard.members(&group, behind.as_ref(), count_max);
         let mut members = self.look_everywhere(look).await?.concat();
         members.sort_unstable_by(|a, b| a.connection_id.cmp(&b.connection_id));
         members.truncate(count_max);
@@ -124,7 +124,7 @@ impl HubHandle {
             return Ok(None);
         }
         let (selection, groups) = (selection.clone(), groups.to_vec());
-        let checked = self.look_everywhere(move |hub| hub.check_room(&selection, &groups)).await?;
+        let checked = self.look_everywhere(move |shard| shard.check_room(&selection, &groups)).await?;
         Ok(checked.into_iter().find_map(Result::err))
     }
 
@@ -148,7 +148,7 @@ impl HubHandle {
 
     pub(super) async fn look_everywhere<T: Send + 'static>(
         &self,
-        look: impl Fn(&Hub) -> T + Clone + Send + 'static,
+        look: impl Fn(&Shard) -> T + Clone + Send + 'static,
     ) -> Result<Vec<T>, CommandError> {
         let looks = self.0.shards.iter().map(|shard| self.look(shard, look.clone()));
         join_all(looks).await.into_iter().collect()
@@ -157,10 +157,10 @@ impl HubHandle {
     async fn look<T: Send + 'static>(
         &self,
         shard: &mpsc::Sender<Command>,
-        look: impl FnOnce(&Hub) -> T + Send + 'static,
+        look: impl FnOnce(&Shard) -> T + Send + 'static,
     ) -> Result<T, CommandError> {
         let (reply, seen) = oneshot::channel();
-        let look = Box::new(move |hub: &Hub| drop(reply.send(look(hub))));
+        let look = Box::new(move |shard: &Shard| drop(reply.send(look(shard))));
         let not_before = Some(Offset(self.0.answered.load(Ordering::Acquire)));
         let look = Command::Look(Look { not_before, look });
         shard.send(look).await.map_err(|_| CommandError::Unavailable)?;

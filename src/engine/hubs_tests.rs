@@ -267,7 +267,7 @@ async fn the_time_that_a_hub_has_been_empty_goes_on_over_a_restart() {
     let day = Duration::from_secs(24 * 60 * 60);
     let first = store(directory.path()).await;
     let log = first.open(&hub_name()).await.unwrap();
-    log.append(vec![Arc::new(Hub::booted(BootId(1), wall_clock(), false))]).await.unwrap();
+    log.append(vec![Arc::new(Shard::booted(BootId(1), wall_clock(), false))]).await.unwrap();
     drop(log);
     let yesterday = Time(wall_clock().0 - day.as_millis() as u64);
     first.close_hub(&hub_name(), yesterday).await.unwrap();
@@ -386,7 +386,7 @@ async fn a_copy_ends_its_sessions_and_keeps_what_belongs_to_the_hub() {
     let log = interrupted.open(&hub_name()).await.unwrap();
     assert!(log.is_copy());
     assert_eq!(log.epoch().await.unwrap(), epoch);
-    log.append(vec![Arc::new(Hub::booted_from_copy(BootId(7), wall_clock(), true))]).await.unwrap();
+    log.append(vec![Arc::new(Shard::booted_from_copy(BootId(7), wall_clock(), true))]).await.unwrap();
     drop((log, interrupted));
 
     for boot in [8, 9] {
@@ -426,7 +426,7 @@ async fn a_copy_whose_first_start_got_to_half_of_its_hubs_goes_on_with_the_other
     copy(&original, to.path()).await;
     let half = store(to.path()).await;
     let log = half.open(&other).await.unwrap();
-    log.append(vec![Arc::new(Hub::booted_from_copy(BootId(7), wall_clock(), false))]).await.unwrap();
+    log.append(vec![Arc::new(Shard::booted_from_copy(BootId(7), wall_clock(), false))]).await.unwrap();
     log.begin_epoch().await.unwrap();
     let epoch = log.epoch().await.unwrap();
     drop((log, half));

@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use oncewire_protocol::hub::{
-    CheckpointBounds, Hub, HubSettings, Input, OpenError, OpenId, Opening, Restored, Resuming, Shard,
+    CheckpointBounds, HubSettings, Input, OpenError, OpenId, Opening, Restored, Resuming, Shard, ShardId,
     UNTOLD_MAX,
 };
 use oncewire_protocol::log::{BootId, CheckpointError, LogEpoch, Offset, Time};
@@ -266,7 +266,7 @@ impl Engine {
             (last, untold) = (last.max(time), untold + more);
         }
         let takes_disconnected = untold < UNTOLD_MAX && self.0.event_handlers.takes_disconnected(name);
-        let booted = if log.is_copy() { Hub::booted_from_copy } else { Hub::booted };
+        let booted = if log.is_copy() { Shard::booted_from_copy } else { Shard::booted };
         let booted = Arc::new(booted(boot, clock.begin(last), takes_disconnected));
         log.append(vec![booted]).await.inspect_err(report)?;
         if log.is_copy() {
@@ -417,7 +417,7 @@ impl HubHandle {
 
     fn shard_of(&self, connection_id: &ConnectionId) -> &mpsc::Sender<Command> {
         let count = self.0.shards.len() as u16;
-        &self.0.shards[usize::from(Shard::of(connection_id, count))]
+        &self.0.shards[usize::from(ShardId::of(connection_id, count))]
     }
 
     fn next_id(&self) -> u64 {

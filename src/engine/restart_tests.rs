@@ -128,7 +128,7 @@ async fn sessions_go_on_in_the_next_process_in_any_number_of_shards() {
 async fn a_hub_that_cannot_be_restored_is_not_served_and_not_unknown() {
     let directory = TempDir::new().unwrap();
     let log = store(directory.path()).await.open(&hub_name()).await.unwrap();
-    log.append(vec![Arc::new(Hub::booted(BootId(1), wall_clock(), false))]).await.unwrap();
+    log.append(vec![Arc::new(Shard::booted(BootId(1), wall_clock(), false))]).await.unwrap();
     let (covers, bytes) = (Offset(0), Bytes::from_static(b"\xff"));
     let broken = CheckpointChange::Save { key: "hub".to_owned(), covers, bytes };
     log.checkpoint(vec![broken]).await.unwrap();

@@ -1,7 +1,7 @@
 //! The task that owns one shard.
 //!
 //! ```text
-//! inbox --inputs--> Hub --records--> Log --tail--> Hub --pushes--> outboxes --wakes--> writers
+//! inbox --inputs--> Shard --records--> Log --tail--> Shard --pushes--> outboxes --wakes--> writers
 //!                    ^---- failed appends, timers ----'
 //! ```
 //! A log that appends within the call is served without a task switch: its records are folded in the same turn.
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use oncewire_protocol::hub::{
-    self, AppendId, Attachment, CommandError, CommandId, Done, Hub, Input, OpenError, OpenId, Output,
+    self, AppendId, Attachment, CommandError, CommandId, Done, Input, OpenError, OpenId, Output, Shard,
     SocketEnd, Step, UNTOLD_MAX,
 };
 use oncewire_protocol::log::{Certainty, Disconnected, Offset, Time};
@@ -59,7 +59,7 @@ pub(super) type Asked = (Result<Done, CommandError>, Option<Offset>);
 /// A look at a shard that has applied the log up to an offset.
 pub(super) struct Look {
     pub(super) not_before: Option<Offset>,
-    pub(super) look: Box<dyn FnOnce(&Hub) + Send>,
+    pub(super) look: Box<dyn FnOnce(&Shard) + Send>,
 }
 
 /// How a shard starts. It folds what was in the log before; then `Booted` is appended, and with that it is live.
@@ -90,13 +90,13 @@ struct Starting {
 
 impl Starting {
     /// Tells what the shard has come to since the last look.
-    fn look(&mut self, hub: &Hub) {
-        let next = hub.applied().map_or(self.from, |applied| Offset(applied.0 + 1));
+    fn look(&mut self, shard: &Shard) {
+        let next = shard.applied().map_or(self.from, |applied| Offset(applied.0 + 1));
         if let Some(folded) = self.folded.take_if(|_| next >= self.end) {
-            let _ = folded.send(Ok(Folded { time: hub.time(), untold: hub.untold() }));
+            let _ = folded.send(Ok(Folded { time: shard.time(), untold: shard.untold() }));
         }
-        if let Some(live) = self.live.take_if(|_| hub.is_live()) {
-            let _ = live.send(Ok(hub.sessions()));
+        if let Some(live) = self.live.take_if(|_| shard.is_live()) {
+            let _ = live.send(Ok(shard.sessions()));
         }
     }
 
@@ -123,7 +123,7 @@ pub(super) struct Telling {
 
 /// Owns a shard and everything that happens to it.
 pub(super) struct Driver {
-    hub: Hub,
+    shard: Shard,
     calls: Calls,
     log: Arc<dyn Log>,
     tail: Tail,
@@ -157,7 +157,7 @@ pub(super) struct Driver {
 impl Driver {
     #[expect(clippy::too_many_arguments, reason = "each is a part of the shard")]
     pub(super) fn new(
-        hub: Hub,
+        shard: Shard,
         calls: Calls,
         log: Arc<dyn Log>,
         from: Offset,
@@ -167,7 +167,7 @@ impl Driver {
         telling: Telling,
     ) -> Self {
         Self {
-            hub,
+            shard,
             calls,
             tail: log.tail(from),
             from,
@@ -208,13 +208,13 @@ impl Driver {
     }
 
     async fn drive(&mut self, starting: &mut Starting) -> Result<(), StoreError> {
-        starting.look(&self.hub);
+        starting.look(&self.shard);
         self.take_changed();
         let mut commands = Vec::with_capacity(TURN_INPUTS_MAX);
         let mut answers = Vec::new();
         loop {
-            let step_due = self.upkeep.poll_timeout(&self.hub).filter(|_| !self.is_closing);
-            let due = [self.hub.poll_timeout(), step_due];
+            let step_due = self.upkeep.poll_timeout(&self.shard).filter(|_| !self.is_closing);
+            let due = [self.shard.poll_timeout(), step_due];
             let due = due.into_iter().flatten().min();
             let timeout = due.map(|at| Duration::from_millis(at.0.saturating_sub(self.clock.now().0)));
             let writing = async {
@@ -223,12 +223,12 @@ impl Driver {
                     None => std::future::pending().await,
                 }
             };
-            let waits = self.hub.has_waiting();
+            let waits = self.shard.has_waiting();
             // Records first: what a command is judged by should be as late as can be.
             tokio::select! {
                 biased;
                 Some(portion) = self.tail.next(), if !waits => {
-                    self.hub.handle(self.clock.now(), Input::Records(portion?));
+                    self.shard.handle(self.clock.now(), Input::Records(portion?));
                 }
                 Some(done) = self.appends.next() => self.append_done(done),
                 () = writing => self.write = None,
@@ -238,8 +238,8 @@ impl Driver {
                     }
                 }
                 () = self.calls.next(&mut answers, TURN_INPUTS_MAX) => {}
-                () = poll_fn(|context| self.hub.poll_acknowledged(context)) => {
-                    self.hub.handle(self.clock.now(), Input::Acknowledged);
+                () = poll_fn(|context| self.shard.poll_acknowledged(context)) => {
+                    self.shard.handle(self.clock.now(), Input::Acknowledged);
                 }
                 Ok(()) = self.rounds.changed() => {}
                 () = tokio::time::sleep(timeout.unwrap_or_default()), if timeout.is_some() && !self.has_more => {}
@@ -255,27 +255,27 @@ impl Driver {
             commands.drain(..).for_each(|command| self.take(command));
             self.take_changed();
             for input in self.calls.take(&mut answers, TURN_INPUTS_MAX) {
-                self.hub.handle(self.clock.now(), input);
+                self.shard.handle(self.clock.now(), input);
             }
             // The same holds for the sleep while the inbox never runs empty.
-            if self.hub.poll_timeout().is_some_and(|at| at <= self.clock.now()) {
-                self.hub.handle(self.clock.now(), Input::Timeout);
+            if self.shard.poll_timeout().is_some_and(|at| at <= self.clock.now()) {
+                self.shard.handle(self.clock.now(), Input::Timeout);
             }
             if waits {
-                self.hub.handle(self.clock.now(), Input::GoOn);
+                self.shard.handle(self.clock.now(), Input::GoOn);
             }
             self.settle()?;
             self.answer_looks();
-            self.hub.wake_writers();
+            self.shard.wake_writers();
             self.step_checkpoint();
             // What a log that goes with the process says of ends, no later start could tell.
-            let is_told = self.log.outlives_process() || self.hub.untold() == 0;
-            if self.appends.is_empty() && !self.hub.has_waiting() && self.hub.is_marked() && is_told {
+            let is_told = self.log.outlives_process() || self.shard.untold() == 0;
+            if self.appends.is_empty() && !self.shard.has_waiting() && self.shard.is_marked() && is_told {
                 for drained in self.draining.drain(..) {
                     let _ = drained.send(());
                 }
             }
-            starting.look(&self.hub);
+            starting.look(&self.shard);
             if self.quitting.is_some() {
                 return Ok(());
             }
@@ -285,7 +285,7 @@ impl Driver {
     /// Tells the hub of a changed configuration; of the first one before it decides anything.
     fn take_changed(&mut self) {
         if let Some(changed) = self.calls.changed() {
-            self.hub.handle(self.clock.now(), changed);
+            self.shard.handle(self.clock.now(), changed);
         }
     }
 
@@ -300,20 +300,20 @@ impl Driver {
             self.has_more = false;
             return;
         }
-        let step = self.upkeep.step(&self.hub);
+        let step = self.upkeep.step(&self.shard);
         self.has_more = matches!(step, Step::More);
         if let Step::Write(changes) = step {
-            let shard = self.hub.shard().index;
+            let shard = self.shard.id().index;
             self.write = Some(Arc::clone(&self.upkeep).write(shard, changes).boxed());
         }
     }
 
     /// Lets those look that have waited for enough of the log to be applied.
     fn answer_looks(&mut self) {
-        let applied = self.hub.applied().filter(|_| self.hub.is_live());
+        let applied = self.shard.applied().filter(|_| self.shard.is_live());
         let is_due = |look: &mut Look| applied.is_some() && applied >= look.not_before;
         for Look { look, .. } in self.looks.extract_if(.., is_due) {
-            look(&self.hub);
+            look(&self.shard);
         }
     }
 
@@ -343,16 +343,16 @@ impl Driver {
                 if self.log.outlives_process() { Input::Leave } else { Input::Stop }
             }
         };
-        self.hub.handle(self.clock.now(), input);
+        self.shard.handle(self.clock.now(), input);
     }
 
     /// A log that holds more than it needs is made shorter first: nobody would do it later.
     fn is_idle(&self) -> bool {
-        self.hub.is_idle()
+        self.shard.is_idle()
             && self.appends.is_empty()
             && self.write.is_none()
             && !self.has_more
-            && self.upkeep.is_at_rest(&self.hub)
+            && self.upkeep.is_at_rest(&self.shard)
     }
 
     /// Carries out what the hub asks for until it asks for nothing more. All its appends go to the log in one call.
@@ -362,7 +362,7 @@ impl Driver {
             self.count_sessions();
             let mut ids = Vec::new();
             let mut records = Vec::new();
-            while let Some(output) = self.hub.poll_output() {
+            while let Some(output) = self.shard.poll_output() {
                 match output {
                     Output::Append { append, records: more } => {
                         ids.push(append);
@@ -375,7 +375,7 @@ impl Driver {
                     Output::Ended(ended) => self.telling.ends.tell(&ended),
                     Output::CommandDone { command, outcome } => {
                         if let Some(reply) = self.commands.remove(&command) {
-                            let _ = reply.send((outcome, self.hub.applied()));
+                            let _ = reply.send((outcome, self.shard.applied()));
                         }
                     }
                 }
@@ -388,16 +388,16 @@ impl Driver {
                 Some(outcome) => self.append_done((ids, outcome)),
                 None => self.appends.push(append.map(move |outcome| (ids, outcome)).boxed()),
             }
-            while !self.hub.has_waiting()
+            while !self.shard.has_waiting()
                 && let Some(Some(portion)) = self.tail.next().now_or_never()
             {
-                self.hub.handle(self.clock.now(), Input::Records(portion?));
+                self.shard.handle(self.clock.now(), Input::Records(portion?));
             }
         }
     }
 
     fn count_sessions(&mut self) {
-        let sessions = self.hub.sessions();
+        let sessions = self.shard.sessions();
         if sessions != self.sessions_counted {
             self.telling.counts.sessions_changed(self.sessions_counted, sessions);
             self.sessions_counted = sessions;
@@ -405,7 +405,7 @@ impl Driver {
     }
 
     fn disconnected(&mut self, disconnected: Disconnected) {
-        if self.hub.untold() >= UNTOLD_MAX && self.untold_full.is_news(Instant::now()) {
+        if self.shard.untold() >= UNTOLD_MAX && self.untold_full.is_news(Instant::now()) {
             tracing::warn!(
                 untold = UNTOLD_MAX,
                 "the application does not take `disconnected` events: it is not told of sessions that end from now on"
@@ -417,12 +417,12 @@ impl Driver {
     fn opened(&mut self, open: OpenId, outcome: Result<Attachment, OpenError>) {
         let Some(reply) = self.opening.remove(&open) else { return };
         let outcome = outcome.map(|attachment| {
-            let user_id = self.hub.user_of(attachment.session);
+            let user_id = self.shard.user_of(attachment.session);
             Attached { attachment, user_id }
         });
         if let Err(Ok(Attached { attachment, .. })) = reply.send(outcome) {
             // Whoever asked has gone meanwhile.
-            self.hub.handle(
+            self.shard.handle(
                 self.clock.now(),
                 Input::SocketClosed { session: attachment.session, end: SocketEnd::Lost },
             );
@@ -443,7 +443,7 @@ impl Driver {
             tracing::debug!(%error, ?certainty, "an append failed");
         }
         for append in ids {
-            self.hub.handle(self.clock.now(), Input::AppendFailed { append, certainty });
+            self.shard.handle(self.clock.now(), Input::AppendFailed { append, certainty });
         }
     }
 }

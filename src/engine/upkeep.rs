@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use futures_util::future::FutureExt;
-use oncewire_protocol::hub::{Checkpointer, Hub, Step};
+use oncewire_protocol::hub::{Checkpointer, Shard, Step};
 use oncewire_protocol::log::{CheckpointChange, Offset, Time};
 use oncewire_protocol::wire::HubName;
 use parking_lot::Mutex;
@@ -79,14 +79,14 @@ impl Upkeep {
     }
 
     /// After each turn of a shard: what it has to do for the log.
-    pub(super) fn step(self: &Arc<Self>, hub: &Hub) -> Step {
+    pub(super) fn step(self: &Arc<Self>, shard: &Shard) -> Step {
         match &self.kind {
             // The hub's time has not begun yet.
-            Kind::Checkpoints(_) if !hub.is_live() => Step::Idle,
+            Kind::Checkpoints(_) if !shard.is_live() => Step::Idle,
             Kind::Checkpoints(checkpointer) => {
                 let mut checkpointer = checkpointer.lock();
                 let was_in_round = checkpointer.is_in_round();
-                let step = checkpointer.step(self.clock.now(), hub);
+                let step = checkpointer.step(self.clock.now(), shard);
                 if checkpointer.is_in_round() && !was_in_round {
                     self.rounds.send_modify(|rounds| *rounds += 1);
                 }
@@ -94,7 +94,7 @@ impl Upkeep {
             }
             Kind::Read(read) => {
                 let mut read = read.lock();
-                read[usize::from(hub.shard().index)] = hub.applied();
+                read[usize::from(shard.id().index)] = shard.applied();
                 let slowest = read.iter().min().copied().flatten();
                 drop(read);
                 if let Some(slowest) = slowest {
@@ -123,21 +123,21 @@ impl Upkeep {
     }
 
     /// When a step is due although nothing happens.
-    pub(super) fn poll_timeout(&self, hub: &Hub) -> Option<Time> {
+    pub(super) fn poll_timeout(&self, shard: &Shard) -> Option<Time> {
         match &self.kind {
-            Kind::Checkpoints(checkpointer) => checkpointer.lock().poll_timeout(hub),
+            Kind::Checkpoints(checkpointer) => checkpointer.lock().poll_timeout(shard),
             Kind::Read(_) => None,
         }
     }
 
     /// Whether the log is as short as it is made, as far as is known, and no trim is under way.
-    pub(super) fn is_at_rest(&self, hub: &Hub) -> bool {
+    pub(super) fn is_at_rest(&self, shard: &Shard) -> bool {
         let is_trimmed = !self.trims.lock().is_under_way;
         let has_no_round = match &self.kind {
             Kind::Checkpoints(checkpointer) => !checkpointer.lock().is_in_round(),
             Kind::Read(_) => true,
         };
-        is_trimmed && has_no_round && self.poll_timeout(hub).is_none()
+        is_trimmed && has_no_round && self.poll_timeout(shard).is_none()
     }
 
     fn trim(self: &Arc<Self>, before: Offset) {

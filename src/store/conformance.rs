@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use futures_util::stream::{StreamExt, TryStreamExt};
-use oncewire_protocol::hub::Hub;
+use oncewire_protocol::hub::Shard;
 use oncewire_protocol::log::{BootId, Offset, Record, Time};
 use oncewire_protocol::wire::HubName;
 
@@ -37,7 +37,7 @@ async fn open(store: &dyn Store) -> Arc<dyn Log> {
 
 /// A record that its time tells from others.
 fn record(time: u64) -> Arc<Record> {
-    Arc::new(Hub::booted(BootId(1), Time(time), false))
+    Arc::new(Shard::booted(BootId(1), Time(time), false))
 }
 
 fn records(times: std::ops::Range<u64>) -> Vec<Arc<Record>> {

@@ -1,32 +1,26 @@
 //! The one fold (R11): how a record from the log takes effect.
 //!
 //! Nothing here reads a clock, enforces a bound or refuses (R4, R5); sessions that went over a bound are only noted.
-//! The one use of `now` is to send answers for this owner's own requests and to form their next batch.
+//! Time is the hub's own, which [`HubState`](super::state::HubState) keeps.
 
 use std::sync::Arc;
 use std::task::Waker;
 
-use super::folding::{DELIVERY_STEPS, INDEXING_STEPS};
+use super::folding::DELIVERY_STEPS;
 use super::handling::{LOST_WITH_GATEWAY, reason_text};
-use super::owner::Purpose;
-use super::request_window::Known;
-use super::timer::Timer;
-use super::{Attachment, Connected, Hub, OpenId, Output, SessionEnded, SessionHandle, SessionKey};
+use super::messages::{message_for, message_replied, message_sent};
+use super::state::{PassedOver, Verdict};
+use super::{Output, SessionEnded, SessionKey, Shard};
 use crate::log::{
-    Audience, Body, EndReason, EventId, HandlerReply, HandlerState, MessageRef, Offset, Opened, Published,
-    Record, RequestKey, Sent, Time, chunk_of,
+    Body, EndReason, EventId, HandlerReply, HandlerState, Hold, MessageRef, Offset, Opened, Published,
+    Record, Sent, Time, chunk_of,
 };
-use crate::session::{Closing, Marking, MemoryBudget, Outcome, Session, SharedMessage, SharedOutbox};
-use crate::wire::{Close, ConnectionId, Downstream, GroupName, Message, ReconnectionToken, Sender};
+use crate::session::{Closing, Session, SharedMessage, SharedOutbox};
+use crate::wire::{Close, Downstream};
 
-impl Hub {
-    /// Whether a record of this offset has taken effect already.
-    pub(super) fn is_applied(&self, offset: Offset) -> bool {
-        self.applied.is_some_and(|applied| offset <= applied)
-    }
-
-    /// Applies a record and settles the request that it came from. `chosen` are the sessions of its selection, chosen before
-    /// anything changes for one of them.
+impl Shard {
+    /// Applies a record and settles what waited for it. `chosen` are the sessions of its selection, chosen before anything
+    /// changes for one of them.
     pub(super) fn apply(
         &mut self,
         now: Time,
@@ -34,46 +28,31 @@ impl Hub {
         record: &Arc<Record>,
         mut chosen: Vec<SessionKey>,
     ) {
-        if self.is_applied(offset) {
+        if self.state.has_judged(offset) {
             return;
         }
-        self.applied = Some(offset);
-        self.applied_bytes += record.encoded_bytes() as u64;
         self.covered.take_if(|covered| covered.is_behind(offset));
-        self.proposer.observe(record.time);
-        if self.is_new(offset, record) {
+        let mut verdict = self.state.judge(offset, record);
+        self.proposer.observe(self.state.time());
+        if verdict == Verdict::TakesEffect && self.knows_ack_id(offset, record) {
+            verdict = Verdict::PassedOver(PassedOver::KnownAckId);
+        }
+        if verdict == Verdict::TakesEffect {
             // Those that were restored with the record's effect have it.
             chosen.retain(|key| !self.is_covered(*key, offset));
             self.take_effect(offset, record, chosen);
-            if let Some(request) = &record.key.request {
-                self.requests.insert(request, record.time, record.body.refusal());
-            }
         }
         if self.proposer.made(&record.key.boot) {
-            self.settle(now, record);
+            self.settle(now, record, verdict);
         }
     }
 
-    /// Whether no copy of the record, and no other execution of its request, was applied before. A session that was
-    /// restored with the record's effect has the request in its window: that says nothing, and no log holds two
-    /// executions of a request, since the first is settled or remembered before another is appended (R7).
-    fn is_new(&mut self, offset: Offset, record: &Record) -> bool {
-        if !self.repeats.insert(&record.key.boot) {
-            return false;
-        }
-        let is_repetition = |request: &RequestKey| {
-            matches!(self.requests.look_up(request, record.time), Known::Repetition(_))
-        };
-        if record.key.request.as_ref().is_some_and(is_repetition) {
-            return false;
-        }
-        let session = self.session_of(record);
-        match (record.key.ack, session) {
-            (Some(ack), Some(key)) => {
-                self.is_covered(key, offset) || !self.sessions[key].window.contains(ack.ack_id)
-            }
-            _ => true,
-        }
+    /// Whether the record's session has executed its ack id before. One that was restored with the record's effect has it in
+    /// its window: that says nothing, and no log holds two executions, since the first is settled or remembered before
+    /// another is appended (R7).
+    fn knows_ack_id(&self, offset: Offset, record: &Record) -> bool {
+        let (Some(ack), Some(key)) = (record.key.ack, self.session_of(record)) else { return false };
+        !self.is_covered(key, offset) && self.sessions[key].window.contains(ack.ack_id)
     }
 
     /// Whether a session was restored with the effects of this offset.
@@ -81,7 +60,7 @@ impl Hub {
         self.covered.as_ref().is_some_and(|covered| covered.has(self.sessions[key].chunk, offset))
     }
 
-    fn session_of(&self, record: &Record) -> Option<SessionKey> {
+    pub(super) fn session_of(&self, record: &Record) -> Option<SessionKey> {
         self.by_connection_id.get(record.body.connection_id()?).copied()
     }
 
@@ -118,9 +97,9 @@ impl Hub {
             Body::Ended { reason, disconnected, .. } => {
                 if let Some(key) = session {
                     if let Some(number) = disconnected {
-                        self.keep_untold(key, *number, record.time, reason_text(*reason).to_owned());
+                        self.keep_untold(key, *number, reason_text(*reason).to_owned());
                     }
-                    if self.is_live {
+                    if self.decides_for(key) {
                         self.tell_end(key, Some(*reason));
                     }
                     self.remove(key);
@@ -146,7 +125,7 @@ impl Hub {
             }
             Body::Closed { reason, takes_disconnected, .. } => {
                 for key in chosen {
-                    self.close(key, reason, record.time, *takes_disconnected);
+                    self.close(key, reason, *takes_disconnected);
                 }
             }
         }
@@ -162,81 +141,63 @@ impl Hub {
         }
     }
 
-    /// A boot ends the sessions of earlier boots that are not reliable and detaches the others: their retention starts
-    /// anew at the time that the log has come to, which is later than the record's own where the clock that stamped it
-    /// was behind the log. One from a copy ends all.
+    /// A boot ends the sessions of earlier boots that are not reliable and takes over the others: their retention starts
+    /// anew. One from a copy ends all.
     fn apply_booted(&mut self, offset: Offset, record: &Record, takes_disconnected: bool, ends_all: bool) {
-        let time = self.time();
-        self.repeats.forget_all_but(record.key.boot.boot);
+        let boot = record.key.boot.boot;
+        let was_live = self.is_live;
+        self.is_live = boot == self.proposer.boot();
+        self.state.forget_boots_before(boot);
         let keys: Vec<SessionKey> = self.sessions.keys().collect();
         for key in keys {
             if self.is_covered(key, offset) {
                 continue;
             }
             if self.sessions[key].subprotocol.is_reliable() && !ends_all {
-                let mut outbox = self.sessions[key].outbox.lock();
-                outbox.let_go_of_socket();
-                outbox.restored();
-                drop(outbox);
-                self.sessions[key].events.live_on();
-                self.wait_for_client(key, time);
+                self.take_over(key, Hold::new(boot, offset));
             } else {
                 if takes_disconnected {
                     let number = EventId::last_number(self.sessions[key].events.boots);
-                    self.keep_untold(key, number, time, LOST_WITH_GATEWAY.to_owned());
+                    self.keep_untold(key, number, LOST_WITH_GATEWAY.to_owned());
                 }
-                if record.key.boot.boot == self.proposer.boot() {
+                if self.is_live {
                     self.tell_end(key, None);
                 }
                 self.remove(key);
             }
         }
-        let was_live = self.is_live;
-        self.is_live = record.key.boot.boot == self.proposer.boot();
         if self.is_live && !was_live {
             self.tell_restored();
         }
+    }
+
+    /// A session whose holder is gone has another one, without a socket.
+    fn take_over(&mut self, key: SessionKey, hold: Hold) {
+        let session = &mut self.sessions[key];
+        session.hold = hold;
+        session.events.live_on();
+        let mut outbox = session.outbox.lock();
+        outbox.let_go_of_socket();
+        outbox.restored();
+        self.overflowed.extend(outbox.is_over_limits().then_some(key));
+        drop(outbox);
+        self.wait_for_client(key, self.state.time());
     }
 
     fn apply_opened(&mut self, offset: Offset, record: &Record, opened: &Opened) {
         // A session that is covered is there, or has ended already.
         let is_covered =
             self.covered.as_ref().is_some_and(|covered| covered.has(chunk_of(&opened.connection_id), offset));
-        if !self.shard.owns(&opened.connection_id)
+        if !self.id.owns(&opened.connection_id)
             || self.by_connection_id.contains_key(&opened.connection_id)
             || is_covered
         {
             return;
         }
         let (outbox, requests) = (self.settings.outbox, self.settings.requests);
-        let key = self.insert(Session::new(opened, offset, outbox, requests, &self.budget));
-        self.wait_for_client(key, record.time);
-    }
-
-    /// Takes a session into everything.
-    pub(super) fn insert(&mut self, mut session: Session) -> SessionKey {
-        if let (Some(users), Some(user_id)) = (&self.settings.sessions.per_user, &session.user_id) {
-            session.user_place = Some(users.take(user_id));
-        }
-        let (id, number, chunk) = (session.connection_id.clone(), session.number, session.chunk);
-        if session.subprotocol.is_reliable() {
-            let marking = Marking::new(number, Arc::clone(&self.marks.unmarked));
-            session.outbox.lock().set_marking(marking);
-        }
-        let groups: Vec<GroupName> = session.groups.iter().cloned().collect();
-        let user_id = session.user_id.clone();
-        let is_reliable = session.subprotocol.is_reliable();
-        let key = self.sessions.insert(session);
-        self.by_connection_id.insert(id, key);
-        if is_reliable {
-            self.by_number.insert(number, key);
-        }
-        if let Some(user_id) = user_id {
-            self.users.entry(user_id).or_default().insert(key);
-        }
-        self.by_chunk.entry(chunk).or_default().insert(key);
-        groups.iter().for_each(|group| self.index_member(key, group));
-        key
+        let hold = Hold::new(record.key.boot.boot, offset);
+        let key = self.insert(Session::new(opened, hold, outbox, requests, &self.budget));
+        self.wait_for_client(key, self.state.time());
     }
 
     fn send(&mut self, offset: Offset, time: Time, sent: &Sent, receivers: &[SessionKey]) {
@@ -272,44 +233,6 @@ impl Hub {
         }
     }
 
-    fn add_member(&mut self, key: SessionKey, group: &GroupName) {
-        if self.sessions[key].groups.insert(group.clone()) {
-            self.sessions[key].charge_state();
-            self.index_member(key, group);
-        }
-    }
-
-    fn index_member(&mut self, key: SessionKey, group: &GroupName) {
-        self.folding.spent += INDEXING_STEPS;
-        let outbox = Arc::clone(&self.sessions[key].outbox);
-        self.groups.entry(group.clone()).or_default().insert(key, outbox);
-    }
-
-    fn remove_member(&mut self, key: SessionKey, group: &GroupName) {
-        if self.sessions[key].groups.remove(group) {
-            self.sessions[key].charge_state();
-            self.unindex_member(key, group);
-        }
-    }
-
-    fn unindex_member(&mut self, key: SessionKey, group: &GroupName) {
-        self.folding.spent += INDEXING_STEPS;
-        if let Some(members) = self.groups.get_mut(group) {
-            members.swap_remove(&key);
-            if members.is_empty() {
-                self.groups.remove(group);
-            }
-        }
-    }
-
-    fn remove_from(&mut self, key: SessionKey, groups: &[GroupName]) {
-        let left: Vec<GroupName> = match groups {
-            [] => self.sessions[key].groups.iter().cloned().collect(),
-            some => some.to_vec(),
-        };
-        left.iter().for_each(|group| self.remove_member(key, group));
-    }
-
     /// The handler's answer goes the way of any message, so that its ack comes behind it and a client that was away gets
     /// it too.
     fn apply_handled(
@@ -328,7 +251,7 @@ impl Hub {
     }
 
     /// Takes out a session that the application closes. Its client is sent what was there before, and told why.
-    fn close(&mut self, key: SessionKey, reason: &str, time: Time, takes_disconnected: bool) {
+    fn close(&mut self, key: SessionKey, reason: &str, takes_disconnected: bool) {
         let reason = if reason.is_empty() { String::new() } else { format!(" Reason: {reason}") };
         let message = format!("Application server closed the connection.{reason}");
         let mut outbox = self.sessions[key].outbox.lock();
@@ -337,9 +260,9 @@ impl Hub {
         drop(outbox);
         if takes_disconnected {
             let number = EventId::last_number(self.sessions[key].events.boots);
-            self.keep_untold(key, number, time, message);
+            self.keep_untold(key, number, message);
         }
-        if self.is_live {
+        if self.decides_for(key) {
             self.tell_end(key, Some(EndReason::ClosedByApplication));
         }
         self.remove(key);
@@ -351,112 +274,6 @@ impl Hub {
         let ended = SessionEnded { connection_id, user_id, reason };
         self.outputs.push_back(Output::Ended(Box::new(ended)));
     }
-
-    /// Takes a session out of everything. A socket that is still attached is closed.
-    fn remove(&mut self, key: SessionKey) {
-        let Some(session) = self.sessions.remove(key) else { return };
-        self.expired.removed(key);
-        self.by_connection_id.remove(&session.connection_id);
-        self.by_number.remove(&session.number);
-        if let Some(keys) = self.by_chunk.get_mut(&session.chunk) {
-            keys.remove(&key);
-            if keys.is_empty() {
-                self.by_chunk.remove(&session.chunk);
-            }
-        }
-        for group in session.groups.iter() {
-            self.unindex_member(key, group);
-        }
-        if let Some(user_id) = &session.user_id
-            && let Some(keys) = self.users.get_mut(user_id)
-        {
-            keys.remove(&key);
-            if keys.is_empty() {
-                self.users.remove(user_id);
-            }
-        }
-        if let Some(at) = session.expires_at {
-            self.timers.cancel(at, Timer::Expire(key));
-        }
-        for record in session.requests.unsettled() {
-            self.proposer.settle(record.key.boot.counter);
-        }
-        self.woken.extend(session.outbox.lock().end());
-    }
-
-    /// Settles what this owner was waiting for.
-    fn settle(&mut self, now: Time, record: &Record) {
-        let counter = record.key.boot.counter;
-        self.proposer.settle(counter);
-        if self.marks_settled(now, counter) {
-            return;
-        }
-        if let Some(proposal) = self.proposals.remove(&counter) {
-            match proposal.purpose {
-                Purpose::Open { open, reconnection_token, .. } => {
-                    if let Some(id) = record.body.connection_id() {
-                        let id = id.clone();
-                        self.attach_new(&id, open, reconnection_token, record.time);
-                    }
-                }
-                Purpose::End(_) | Purpose::Told => {}
-                Purpose::Command(command) => {
-                    let outcome = record.body.refusal().map_or(Ok(()), |refusal| Err(refusal.into()));
-                    self.command_settled(command, record.key.request, outcome);
-                }
-            }
-            return;
-        }
-        if let Some(key) = self.session_of(record)
-            && self.sessions[key].requests.note(&record.key.boot, Outcome::Applied)
-        {
-            self.answer_settled(now, key);
-        }
-    }
-
-    fn attach_new(
-        &mut self,
-        connection_id: &ConnectionId,
-        open: OpenId,
-        reconnection_token: Option<ReconnectionToken>,
-        time: Time,
-    ) {
-        let Some(&key) = self.by_connection_id.get(connection_id) else { return };
-        let attachment = self.attach(key);
-        let session = &self.sessions[key];
-        let connected = Downstream::Connected {
-            connection_id: connection_id.clone(),
-            user_id: session.user_id.clone(),
-            reconnection_token,
-        };
-        // No writer waits yet, so there is none to wake.
-        let _ = session.outbox.lock().reply(connected);
-        self.outputs.push_back(Output::Opened { open, outcome: Ok(attachment) });
-        let number = self.sessions[key].events.next_number();
-        let connected =
-            Connected { subject: self.sessions[key].subject(), id: EventId::Counted(number), time };
-        self.outputs.push_back(Output::Connected(Box::new(connected)));
-    }
-
-    /// Attaches a new socket to a session and lets go of the old one.
-    pub(super) fn attach(&mut self, key: SessionKey) -> Attachment {
-        let session = &mut self.sessions[key];
-        if let Some(at) = session.expires_at.take() {
-            self.timers.cancel(at, Timer::Expire(key));
-        }
-        let epoch = session.outbox.lock().attach();
-        Attachment { session: SessionHandle { key, epoch }, outbox: Arc::clone(&session.outbox) }
-    }
-
-    /// Starts a detached session's retention.
-    pub(super) fn wait_for_client(&mut self, key: SessionKey, since: Time) {
-        let session = &mut self.sessions[key];
-        let at = since.plus_seconds(u64::from(session.retention_seconds));
-        if let Some(earlier) = session.expires_at.replace(at) {
-            self.timers.cancel(earlier, Timer::Expire(key));
-        }
-        self.timers.set(at, Timer::Expire(key));
-    }
 }
 
 /// Delivers a message to a session; returns a writer to wake, and whether the session went over its limits.
@@ -465,58 +282,4 @@ fn deliver(outbox: &SharedOutbox, message: &Arc<SharedMessage>) -> (Option<Waker
     let was_over_limits = outbox.is_over_limits();
     let woken = outbox.deliver(message);
     (woken, outbox.is_over_limits() && !was_over_limits)
-}
-
-/// The message of a publish to one of its groups.
-fn message_for(
-    name: MessageRef,
-    group: &GroupName,
-    time: Time,
-    published: &Published,
-    budget: &Arc<MemoryBudget>,
-) -> Arc<SharedMessage> {
-    let message = Message {
-        sender: Sender::Group { group: group.clone(), user_id: published.user_id.clone() },
-        payload: published.payload.clone(),
-        metadata: published.metadata.clone(),
-    };
-    SharedMessage::new(name, message, expiry(time, published.ttl_seconds), budget)
-}
-
-/// The message of the application.
-fn message_sent(name: MessageRef, time: Time, sent: &Sent, budget: &Arc<MemoryBudget>) -> Arc<SharedMessage> {
-    let sender = match &sent.selection.audience {
-        Audience::Group(group) => Sender::Group { group: group.clone(), user_id: None },
-        Audience::All | Audience::User(_) | Audience::Connection(_) => Sender::Server,
-    };
-    let message = Message { sender, payload: sent.payload.clone(), metadata: sent.metadata.clone() };
-    SharedMessage::new(name, message, expiry(time, sent.ttl_seconds), budget)
-}
-
-fn message_replied(name: MessageRef, reply: &HandlerReply, budget: &Arc<MemoryBudget>) -> Arc<SharedMessage> {
-    let HandlerReply { payload, metadata } = reply.clone();
-    SharedMessage::new(name, Message { sender: Sender::Server, payload, metadata }, None, budget)
-}
-
-fn expiry(time: Time, ttl_seconds: u16) -> Option<Time> {
-    (ttl_seconds > 0).then(|| time.plus_seconds(u64::from(ttl_seconds)))
-}
-
-/// The message that a checkpoint names, made from its record again; none if it is no message of this record.
-pub(super) fn message_of(
-    name: MessageRef,
-    record: &Record,
-    budget: &Arc<MemoryBudget>,
-) -> Option<Arc<SharedMessage>> {
-    match &record.body {
-        Body::Published(published) => {
-            let group = published.groups.get(name.part as usize)?;
-            Some(message_for(name, group, record.time, published, budget))
-        }
-        Body::Sent(sent) if name.part == 0 => Some(message_sent(name, record.time, sent, budget)),
-        Body::Handled { reply: Some(reply), .. } if name.part == 0 => {
-            Some(message_replied(name, reply, budget))
-        }
-        _ => None,
-    }
 }

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use super::Hub;
-use super::repeats::Repeats;
-use super::request_window::RequestWindow;
+use super::Shard;
+use super::state::HubState;
 use crate::log::{CHUNKS, ChunkCheckpoint, Disconnected, HubCheckpoint, Offset};
 use crate::session::{Session, SharedMessage};
 
@@ -47,17 +46,10 @@ impl Covered {
     }
 }
 
-impl Hub {
+impl Shard {
     /// What belongs to no session, without the chunks' offsets. Nothing before the first record.
     pub(super) fn to_checkpoint(&self) -> Option<(Offset, HubCheckpoint)> {
-        let time = self.proposer.last_time();
-        let hub = HubCheckpoint {
-            time,
-            proposers: self.repeats.to_checkpoint(),
-            requests: self.requests.to_checkpoint(),
-            covers: Vec::new(),
-        };
-        Some((self.applied?, hub))
+        self.state.to_checkpoint()
     }
 
     /// The sessions of a chunk in the order of their connection ids. Equal sessions give equal bytes.
@@ -88,10 +80,8 @@ impl Hub {
     /// Goes on where a checkpoint was made.
     pub(super) fn restore(&mut self, hub: Option<(Offset, &HubCheckpoint)>, covered: Covered) {
         if let Some((applied, hub)) = hub {
-            self.applied = Some(applied);
+            self.state = HubState::restore(applied, hub);
             self.proposer.observe(hub.time);
-            self.repeats = Repeats::restore(&hub.proposers);
-            self.requests = RequestWindow::restore(&hub.requests);
         }
         self.covered = Some(covered);
     }
@@ -101,13 +91,9 @@ impl Hub {
         self.untold.insert(disconnected);
     }
 
-    /// Takes in a session that was restored. Whether it has to end for its bounds is decided once the shard is live.
+    /// Takes in a session that was restored.
     pub(super) fn insert_restored(&mut self, session: Session) {
-        let is_over_limits = session.outbox.lock().is_over_limits();
-        let key = self.insert(session);
-        if is_over_limits {
-            self.overflowed.push(key);
-        }
+        self.insert(session);
     }
 
     /// Whether its state is that of one offset, so that a checkpoint can be made of it.

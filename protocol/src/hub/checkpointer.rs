@@ -45,7 +45,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::Hub;
+use super::Shard;
 use crate::log::{
     CHUNKS, CheckpointChange, CheckpointKey, ChunkCheckpoint, HubCheckpoint, MessageRef, Offset, Time,
 };
@@ -139,7 +139,7 @@ struct StoredChunk {
 /// What is known of one shard.
 #[derive(Debug, Default)]
 struct ShardState {
-    /// [`Hub::applied_bytes`] when the current or last round began, and the one before it.
+    /// [`Shard::applied_bytes`] when the current or last round began, and the one before it.
     began_at_bytes: [u64; 2],
     write: Option<Writing>,
 }
@@ -237,26 +237,26 @@ impl Checkpointer {
 
     /// Takes a step of a shard, between two of its turns. It does no more than the bounds say, but one chunk or message
     /// is not divided.
-    pub fn step(&mut self, now: Time, hub: &Hub) -> Step {
+    pub fn step(&mut self, now: Time, shard: &Shard) -> Step {
         self.rests_since.get_or_insert(now);
-        let index = usize::from(hub.shard().index);
-        if !hub.is_caught_up() || self.shards.get(index).is_none_or(|shard| shard.write.is_some()) {
+        let index = usize::from(shard.id().index);
+        if !shard.is_caught_up() || self.shards.get(index).is_none_or(|shard| shard.write.is_some()) {
             return Step::Idle;
         }
         if self.round.is_none() {
-            if !self.is_due(now, hub) {
+            if !self.is_due(now, shard) {
                 return Step::Idle;
             }
             self.round = Some(Round::new(self.shards.len()));
         }
         let Some(round) = &mut self.round else { return Step::Idle };
         if !round.shards[index].has_begun {
-            round.begin(index, hub);
+            round.begin(index, shard);
             let [this, _] = self.shards[index].began_at_bytes;
-            self.shards[index].began_at_bytes = [hub.applied_bytes(), this];
+            self.shards[index].began_at_bytes = [shard.applied_bytes(), this];
         }
         if !round.shards[index].is_done {
-            return self.visit(index, hub);
+            return self.visit(index, shard);
         }
         let is_alone = self.shards.iter().all(|shard| shard.write.is_none());
         if is_alone && round.shards.iter().all(|progress| progress.is_done) {
@@ -310,51 +310,51 @@ impl Checkpointer {
     }
 
     /// When a step may have something to do although nothing happened meanwhile.
-    pub fn poll_timeout(&self, hub: &Hub) -> Option<Time> {
-        if self.round.is_some() || !hub.is_caught_up() {
+    pub fn poll_timeout(&self, shard: &Shard) -> Option<Time> {
+        if self.round.is_some() || !shard.is_caught_up() {
             return None;
         }
-        let since = self.rests_since.filter(|_| self.holds_much(hub))?;
-        let at = since.plus_ms(self.rest_ms(hub));
+        let since = self.rests_since.filter(|_| self.holds_much(shard))?;
+        let at = since.plus_ms(self.rest_ms(shard));
         Some(self.retry_at.map_or(at, |retry_at| retry_at.max(at)))
     }
 
-    fn is_due(&self, now: Time, hub: &Hub) -> bool {
+    fn is_due(&self, now: Time, shard: &Shard) -> bool {
         if self.retry_at.is_some_and(|at| now < at) {
             return false;
         }
-        let has_rested = self.rests_since.is_some_and(|since| now >= since.plus_ms(self.rest_ms(hub)));
-        let [last, _] = self.began_at_bytes(hub);
+        let has_rested = self.rests_since.is_some_and(|since| now >= since.plus_ms(self.rest_ms(shard)));
+        let [last, _] = self.began_at_bytes(shard);
         let whole = self.stored.bytes.saturating_mul(self.bounds.log_bytes_per_state_byte);
-        let has_grown = hub.applied_bytes() - last >= self.bounds.log_bytes_min.max(whole);
-        has_grown || (has_rested && self.holds_much(hub))
+        let has_grown = shard.applied_bytes() - last >= self.bounds.log_bytes_min.max(whole);
+        has_grown || (has_rested && self.holds_much(shard))
     }
 
     /// How long after a round the next one waits when the log holds too much. If nothing has come since that one began, not
     /// at all: it costs little, and lets go of everything before.
-    fn rest_ms(&self, hub: &Hub) -> u64 {
-        let [last, _] = self.began_at_bytes(hub);
-        let is_at_rest = last > 0 && hub.applied_bytes() == last;
+    fn rest_ms(&self, shard: &Shard) -> u64 {
+        let [last, _] = self.began_at_bytes(shard);
+        let is_at_rest = last > 0 && shard.applied_bytes() == last;
         if is_at_rest { 0 } else { self.bounds.rest_ms }
     }
 
     /// Whether the log holds more than a hub at rest should.
-    fn holds_much(&self, hub: &Hub) -> bool {
-        let [_, before] = self.began_at_bytes(hub);
-        let held = hub.applied_bytes() - before;
+    fn holds_much(&self, shard: &Shard) -> bool {
+        let [_, before] = self.began_at_bytes(shard);
+        let held = shard.applied_bytes() - before;
         self.has_old_log || held > self.bounds.rest_log_bytes_min.max(self.stored.bytes)
     }
 
-    fn began_at_bytes(&self, hub: &Hub) -> [u64; 2] {
-        self.shards.get(usize::from(hub.shard().index)).map_or([0; 2], |shard| shard.began_at_bytes)
+    fn began_at_bytes(&self, shard: &Shard) -> [u64; 2] {
+        self.shards.get(usize::from(shard.id().index)).map_or([0; 2], |shard| shard.began_at_bytes)
     }
 
     /// Visits some chunks, or copies messages of those that were visited.
-    fn visit(&mut self, index: usize, hub: &Hub) -> Step {
+    fn visit(&mut self, index: usize, shard: &Shard) -> Step {
         let Self { bounds, stored, applied: before, shards, round: Some(round), .. } = self else {
             return Step::Idle;
         };
-        let (Some(applied), count) = (hub.applied(), shards.len()) else { return Step::Idle };
+        let (Some(applied), count) = (shard.applied(), shards.len()) else { return Step::Idle };
         let Round { visited, kept, shards: all_progress, .. } = round;
         let Progress { visited: chunks_visited, to_copy, buffer, is_done, .. } = &mut all_progress[index];
         let mut step_bytes = 0;
@@ -374,7 +374,7 @@ impl Checkpointer {
             *chunks_visited += 1;
             visited[chunk] = Some(applied);
             let chunk = chunk as u16;
-            hub.for_each_message(chunk, *before, |message| {
+            shard.for_each_message(chunk, *before, |message| {
                 let name = message.name();
                 let has_copy = stored.messages.get(&name) == Some(&true);
                 if kept.insert(name) && !has_copy {
@@ -382,7 +382,7 @@ impl Checkpointer {
                     to_copy.push_back(Arc::clone(message));
                 }
             });
-            let encoded = hub.chunk_to_checkpoint(chunk).encode();
+            let encoded = shard.chunk_to_checkpoint(chunk).encode();
             step_bytes += encoded.len();
             let now_there = StoredChunk::of(&encoded);
             let known = stored.chunks[usize::from(chunk)];
@@ -445,9 +445,9 @@ impl Round {
         }
     }
 
-    fn begin(&mut self, index: usize, hub: &Hub) {
+    fn begin(&mut self, index: usize, shard: &Shard) {
         self.shards[index].has_begun = true;
-        let Some((applied, state)) = hub.to_checkpoint() else { return };
+        let Some((applied, state)) = shard.to_checkpoint() else { return };
         if self.hub.as_ref().is_none_or(|(lowest, _)| applied < *lowest) {
             self.hub = Some((applied, state));
         }

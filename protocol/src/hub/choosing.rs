@@ -9,7 +9,7 @@ use std::hash::{BuildHasherDefault, DefaultHasher};
 
 use indexmap::IndexMap;
 
-use super::{Hub, SessionKey};
+use super::{SessionKey, Shard};
 use crate::filter::{Filter, Narrowed, SUBJECTS_MAX, bits};
 use crate::log::{Audience, Selection};
 use crate::session::Session;
@@ -43,12 +43,12 @@ struct Window {
 
 impl Choosing {
     /// Nobody has been looked at. Finding the candidates takes a step for each, all at once.
-    pub fn new(hub: &Hub, selection: &Selection, steps: &mut usize) -> Self {
+    pub fn new(shard: &Shard, selection: &Selection, steps: &mut usize) -> Self {
         let filter = selection.filter.clone();
-        let mut candidates = hub.candidates(&selection.audience, filter.as_ref());
+        let mut candidates = shard.candidates(&selection.audience, filter.as_ref());
         *steps = steps.saturating_sub(candidates.len());
         if !selection.excluded.is_empty() {
-            let keys = selection.excluded.iter().filter_map(|id| hub.by_connection_id.get(id));
+            let keys = selection.excluded.iter().filter_map(|id| shard.by_connection_id.get(id));
             let excluded: BTreeSet<SessionKey> = keys.copied().collect();
             candidates.retain(|key| !excluded.contains(key));
         }
@@ -56,7 +56,7 @@ impl Choosing {
     }
 
     /// Goes on until all have been looked at or no steps are left; tells whether all have been.
-    pub fn go_on(&mut self, hub: &Hub, steps: &mut usize) -> bool {
+    pub fn go_on(&mut self, shard: &Shard, steps: &mut usize) -> bool {
         let Some(filter) = &self.filter else {
             self.chosen = std::mem::take(&mut self.candidates);
             return true;
@@ -71,14 +71,14 @@ impl Choosing {
                 self.window.begin(&self.candidates, self.looked_at, groups);
             }
             if let Some(group) = filter.group(self.window.groups) {
-                let spent = self.window.look_up(hub, group, groups);
+                let spent = self.window.look_up(shard, group, groups);
                 *steps = steps.saturating_sub(spent);
                 continue;
             }
             let end = self.window.end.min(self.looked_at + SUBJECTS_MAX);
             let keys = &self.candidates[self.looked_at..end];
             subjects.clear();
-            subjects.extend(keys.iter().map(|key| &hub.sessions[*key]));
+            subjects.extend(keys.iter().map(|key| &shard.sessions[*key]));
             let (selected, spent) = filter.select(&subjects, self.window.members_of(self.looked_at, groups));
             self.chosen.extend(bits(selected).map(|at| keys[at]));
             self.looked_at = end;
@@ -108,10 +108,10 @@ impl Window {
 
     /// Looks up who is in the next group: goes through its members or through the candidates, whichever are fewer. Returns
     /// the steps that it took.
-    fn look_up(&mut self, hub: &Hub, group: &str, groups: usize) -> usize {
+    fn look_up(&mut self, shard: &Shard, group: &str, groups: usize) -> usize {
         let at = self.groups;
         self.groups += 1;
-        let Some(members) = hub.groups.get(group) else { return 1 };
+        let Some(members) = shard.groups.get(group) else { return 1 };
         let words = &mut self.members;
         let mut join = |place: usize| {
             words[place / SUBJECTS_MAX * groups + at] |= 1 << (place % SUBJECTS_MAX);
@@ -133,7 +133,7 @@ impl Window {
     }
 }
 
-impl Hub {
+impl Shard {
     /// The sessions of an audience, without those that a filter can't select where that is known beforehand: each once, in
     /// an order that is the same in every fold.
     fn candidates(&self, audience: &Audience, filter: Option<&Filter>) -> Vec<SessionKey> {

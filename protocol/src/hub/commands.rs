@@ -6,7 +6,7 @@
 
 use super::owner::Purpose;
 use super::request_window::{Known, of_id};
-use super::{CommandError, CommandId, Hub, Output, SessionKey, UNTOLD_MAX};
+use super::{CommandError, CommandId, Output, SessionKey, Shard, UNTOLD_MAX};
 use crate::log::{Audience, Body, Permission, Refusal, RequestKey, Selection, Sent, Time};
 use crate::session::{PermissionError, group_name_bytes};
 use crate::wire::limits::GROUP_NAMES_BYTES_MAX;
@@ -75,7 +75,7 @@ pub enum Done {
     Repeated,
 }
 
-impl Hub {
+impl Shard {
     pub(super) fn command(&mut self, now: Time, command: Command) {
         let Command { command, request, is_strict, action } = command;
         if !self.is_live {
@@ -87,7 +87,7 @@ impl Hub {
             }
             let is_strict = is_strict || key.is_repeatable();
             let has_other_pending = || of_id(&self.pending_requests, key.name.id).next().is_some();
-            let outcome = match self.requests.look_up(key, self.proposer.last_time().max(now)) {
+            let outcome = match self.state.requests().look_up(key, self.proposer.last_time().max(now)) {
                 Known::Repetition(None) => Some(Ok(Done::Repeated)),
                 Known::Repetition(Some(refusal)) => Some(Err(refusal.into())),
                 Known::OtherRequest if is_strict => Some(Err(CommandError::OtherRequest)),
@@ -119,12 +119,12 @@ impl Hub {
         &mut self,
         command: CommandId,
         request: Option<RequestKey>,
-        outcome: Result<(), CommandError>,
+        outcome: Result<Done, CommandError>,
     ) {
         let repetitions = request.and_then(|key| self.pending_requests.remove(&key.name));
-        self.done(command, outcome.map(|()| Done::Executed));
+        self.done(command, outcome);
         for repetition in repetitions.into_iter().flatten() {
-            self.done(repetition, outcome.map(|()| Done::Repeated));
+            self.done(repetition, outcome.map(|_| Done::Repeated));
         }
     }
 
@@ -157,7 +157,7 @@ impl Hub {
 
     /// Whether a request is remembered at this time.
     pub fn knows(&self, key: &RequestKey, now: Time) -> bool {
-        matches!(self.requests.look_up(key, now), Known::Repetition(_))
+        matches!(self.state.requests().look_up(key, now), Known::Repetition(_))
     }
 
     /// Whether this shard's selected sessions have room for more groups.

@@ -1,12 +1,12 @@
 //! Records one after the other, as many at once as others can wait for (R15).
 //!
 //! A record takes effect as a whole and in its order; one that costs much lets those behind it wait, while sockets, timers
-//! and questions are served. See [`Hub::has_waiting`].
+//! and questions are served. See [`Shard::has_waiting`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::Hub;
+use super::Shard;
 use super::choosing::Choosing;
 use crate::log::{Body, Offset, Record, Selection, Time};
 
@@ -38,9 +38,9 @@ impl Default for Folding {
     }
 }
 
-impl Hub {
+impl Shard {
     /// Whether records wait for their turn: what came is more than others can wait for. The driver calls
-    /// [`Hub::handle`] with [`Input::GoOn`](super::Input::GoOn) when it has served the others, and brings no records
+    /// [`Shard::handle`] with [`Input::GoOn`](super::Input::GoOn) when it has served the others, and brings no records
     /// meanwhile.
     pub fn has_waiting(&self) -> bool {
         !self.folding.waiting.is_empty()
@@ -66,7 +66,7 @@ impl Hub {
             && let Some((offset, record)) = self.folding.waiting.front()
         {
             let (offset, record) = (*offset, Arc::clone(record));
-            let chosen = match selection_of(&record.body).filter(|_| !self.is_applied(offset)) {
+            let chosen = match selection_of(&record.body).filter(|_| !self.state.has_judged(offset)) {
                 Some(selection) => {
                     let begun = self.folding.choosing.take();
                     let mut choosing = begun.unwrap_or_else(|| Choosing::new(self, selection, &mut steps));

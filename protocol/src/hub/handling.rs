@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use super::owner::Purpose;
-use super::{AppendId, Hub, Output, SessionKey};
+use super::{AppendId, Output, SessionKey, Shard};
 use crate::log::{
     Body, Disconnected, EndReason, EventId, EventSubject, HandlerReply, HandlerState, Offset, Time, chunk_of,
 };
@@ -114,7 +114,7 @@ impl Untold {
     }
 }
 
-impl Hub {
+impl Shard {
     /// Sessions that are over and of which the application is still to be told.
     pub fn untold(&self) -> usize {
         self.untold.len
@@ -177,11 +177,11 @@ impl Hub {
         self.sessions.get_mut(key).filter(|_| is_told).map(|session| session.events.next_number())
     }
 
-    /// Keeps that a session is over until the application has been told; tells it, if this shard decides things by now.
-    pub(super) fn keep_untold(&mut self, key: SessionKey, number: u64, time: Time, reason: String) {
+    /// Keeps that a session is over until the application has been told; tells it, if this shard decided about the session.
+    pub(super) fn keep_untold(&mut self, key: SessionKey, number: u64, reason: String) {
         let Some(session) = self.sessions.get(key) else { return };
-        let disconnected = session.disconnected(number, time, reason);
-        if self.is_live {
+        let disconnected = session.disconnected(number, self.state.time(), reason);
+        if self.decides_for(key) {
             self.outputs.push_back(Output::Disconnected(Box::new(disconnected.clone())));
         }
         self.untold.insert(disconnected);

@@ -160,14 +160,14 @@ pub enum Input {
     Told(Vec<ConnectionId>),
     /// Whether a handler of the application takes `disconnected` events from now on.
     TakesDisconnected(bool),
-    /// [`Hub::poll_acknowledged`](super::Hub::poll_acknowledged) has completed.
+    /// [`Shard::poll_acknowledged`](super::Shard::poll_acknowledged) has completed.
     Acknowledged,
     /// The process is about to end, and the log with it: every session is over.
     Stop,
     /// The process is about to end, and the log outlives it: what clients have acknowledged is to be there.
     Leave,
     /// Records from the log, in its order, none left out. They go behind those that wait. A driver brings none while some do
-    /// (see [`Hub::has_waiting`](super::Hub::has_waiting)): that bounds what waits.
+    /// (see [`Shard::has_waiting`](super::Shard::has_waiting)): that bounds what waits.
     Records(Vec<(Offset, Arc<Record>)>),
     /// Others have been served: the records that wait may go on.
     GoOn,
@@ -178,7 +178,7 @@ pub enum Input {
         /// Whether it may have happened.
         certainty: Certainty,
     },
-    /// The time of [`Hub::poll_timeout`](super::Hub::poll_timeout) has come.
+    /// The time of [`Shard::poll_timeout`](super::Shard::poll_timeout) has come.
     Timeout,
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use super::timer::Timer;
-use super::{AppendId, Hub, Output};
+use super::{AppendId, Output, Shard};
 use crate::log::{Body, Offset, Record, SequenceMark, Time};
 use crate::session::{Phase, Unmarked};
 
@@ -37,7 +37,7 @@ struct InFlight {
     sessions: Vec<Offset>,
 }
 
-impl Hub {
+impl Shard {
     /// Completes when clients have acknowledged something that [`Input::Acknowledged`](super::Input::Acknowledged) has to
     /// be handled for.
     pub fn poll_acknowledged(&self, context: &mut Context<'_>) -> Poll<()> {

@@ -1,8 +1,8 @@
 //! One shard of a hub: its sessions, the group index, timers, fan-out.
 //!
-//! A shard folds its hub's whole log but keeps only the sessions that it owns (see [`Shard`]). It knows no async, no
-//! threads, no stores and no HTTP: the driver calls [`Hub::handle`] with one input, then drains
-//! [`Hub::poll_output`] and calls [`Hub::wake_writers`]. While [`Hub::has_waiting`], it brings [`Input::GoOn`] in each turn.
+//! A shard folds its hub's whole log but keeps only the sessions that it owns (see [`ShardId`]). It knows no async, no
+//! threads, no stores and no HTTP: the driver calls [`Shard::handle`] with one input, then drains
+//! [`Shard::poll_output`] and calls [`Shard::wake_writers`]. While [`Shard::has_waiting`], it brings [`Input::GoOn`] in each turn.
 //!
 //! | file | holds |
 //! |---|---|
@@ -11,6 +11,10 @@
 //! | `folding.rs` | records one after the other, in portions between which others are served |
 //! | `choosing.rs` | whom a selection means |
 //! | `selecting.rs` | what is asked about sessions |
+//! | `state.rs` | what all shards of a hub know alike, and which records take effect |
+//! | `members.rs` | by what sessions are found |
+//! | `messages.rs` | from a record to the messages that it makes |
+//! | `settling.rs` | what a shard's own records have come to, for those who wait for them |
 //! | `owner.rs` | what the live owner alone decides: opening, closing, expiry, overflow, retries |
 //! | `commands.rs` | what the application asks the owner for |
 //! | `marks.rs` | sequence acks on their way into the log |
@@ -31,11 +35,15 @@ mod folding;
 mod handling;
 mod input;
 mod marks;
+mod members;
+mod messages;
 mod owner;
 mod repeats;
 mod request_window;
 mod restoring;
 mod selecting;
+mod settling;
+mod state;
 #[cfg(test)]
 mod tests;
 mod timer;
@@ -68,8 +76,7 @@ use folding::Folding;
 use handling::Untold;
 use marks::Marks;
 use owner::{Expired, Proposal};
-use repeats::Repeats;
-use request_window::RequestWindow;
+use state::HubState;
 use timer::Timers;
 
 new_key_type! {
@@ -79,14 +86,14 @@ new_key_type! {
 
 /// Which of a hub's shards this is. A session belongs to the shard that its chunk belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shard {
+pub struct ShardId {
     /// From 0.
     pub index: u16,
     /// At least 1.
     pub count: u16,
 }
 
-impl Shard {
+impl ShardId {
     /// A hub in one piece.
     pub const WHOLE: Self = Self { index: 0, count: 1 };
 
@@ -129,20 +136,16 @@ type Members = IndexMap<SessionKey, SharedOutbox, BuildHasherDefault<DefaultHash
 
 /// One shard of one hub. See the module.
 #[derive(Debug)]
-pub struct Hub {
+pub struct Shard {
     settings: HubSettings,
-    shard: Shard,
+    id: ShardId,
     budget: Arc<MemoryBudget>,
     proposer: Proposer,
     /// Set when this boot's `Booted` record has been applied: only then does the shard decide anything (R5).
     is_live: bool,
-    applied: Option<Offset>,
-    /// Bytes of the records that were applied, about.
-    applied_bytes: u64,
+    state: HubState,
     /// Set until what was restored from checkpoints is caught up with.
     covered: Option<Covered>,
-    repeats: Repeats,
-    requests: RequestWindow,
     sessions: SlotMap<SessionKey, Session>,
     by_connection_id: BTreeMap<ConnectionId, SessionKey>,
     by_number: BTreeMap<Offset, SessionKey>,
@@ -166,20 +169,17 @@ pub struct Hub {
     woken: Vec<Waker>,
 }
 
-impl Hub {
+impl Shard {
     /// A shard that has folded nothing yet. It takes no socket before this boot's `Booted` record has come back.
-    pub fn new(settings: HubSettings, shard: Shard, boot: BootId, budget: Arc<MemoryBudget>) -> Self {
+    pub fn new(settings: HubSettings, id: ShardId, boot: BootId, budget: Arc<MemoryBudget>) -> Self {
         Self {
             settings,
-            shard,
+            id,
             budget: budget.part(),
-            proposer: Proposer::new(boot, shard.index),
+            proposer: Proposer::new(boot, id.index),
             is_live: false,
-            applied: None,
-            applied_bytes: 0,
+            state: HubState::default(),
             covered: None,
-            repeats: Repeats::default(),
-            requests: RequestWindow::default(),
             sessions: SlotMap::with_key(),
             by_connection_id: BTreeMap::new(),
             by_number: BTreeMap::new(),
@@ -257,8 +257,8 @@ impl Hub {
     }
 
     /// Which shard this is.
-    pub fn shard(&self) -> Shard {
-        self.shard
+    pub fn id(&self) -> ShardId {
+        self.id
     }
 
     /// Whether the shard takes sockets.
@@ -268,17 +268,23 @@ impl Hub {
 
     /// The last offset that has taken effect.
     pub fn applied(&self) -> Option<Offset> {
-        self.applied
+        self.state.applied()
     }
 
     /// The latest time in the log, as far as it has taken effect.
     pub fn time(&self) -> Time {
-        self.proposer.last_time()
+        self.state.time()
     }
 
     /// Bytes of the records that were applied since it began or was restored, about.
     pub fn applied_bytes(&self) -> u64 {
-        self.applied_bytes
+        self.state.applied_bytes()
+    }
+
+    /// Whether this boot decides about a session: it has the socket, or waits for it, and proposes the session's records.
+    fn decides_for(&self, key: SessionKey) -> bool {
+        self.is_live
+            && self.sessions.get(key).is_some_and(|session| session.hold.is_all_of(self.proposer.boot()))
     }
 
     /// Sessions, detached ones included.

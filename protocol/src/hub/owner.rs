@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::timer::{APPEND_RETRY_MS, Timer};
 use super::{
-    AppendId, CommandError, CommandId, Hub, Input, NewSession, OpenError, OpenId, Opening, Output, Resuming,
-    SessionHandle, SessionKey, SocketEnd,
+    AppendId, CommandError, CommandId, Input, NewSession, OpenError, OpenId, Opening, Output, Resuming,
+    SessionHandle, SessionKey, Shard, SocketEnd,
 };
 use crate::log::{Body, Certainty, EndReason, Key, Opened, Record, RequestKey, Time};
 use crate::session::{
@@ -48,7 +48,7 @@ impl Expired {
 /// A record beside the sessions' batches whose append has no known outcome.
 #[derive(Debug)]
 pub struct Proposal {
-    record: Arc<Record>,
+    pub(super) record: Arc<Record>,
     pub(super) purpose: Purpose,
     /// Set once an attempt has failed indefinitely: no later failure settles it.
     may_have_happened: bool,
@@ -87,7 +87,7 @@ impl Proposal {
     }
 }
 
-impl Hub {
+impl Shard {
     pub(super) fn open(&mut self, now: Time, opening: Opening) {
         let Opening { open, session } = opening;
         let NewSession { connection_id, user_id, subprotocol, roles, groups, reconnection_token, .. } =
@@ -183,7 +183,7 @@ impl Hub {
         session.recoveries.over(now, is_closed_by_client, first);
     }
 
-    fn refuse(&mut self, open: OpenId, error: OpenError) {
+    pub(super) fn refuse(&mut self, open: OpenId, error: OpenError) {
         self.outputs.push_back(Output::Opened { open, outcome: Err(error) });
     }
 
@@ -381,20 +381,16 @@ impl Hub {
         self.end_overflowed(now);
     }
 
-    /// Ends sessions that went over a bound since the last look.
+    /// Ends sessions that went over a bound since the last look, where this boot decides about them.
     pub(super) fn end_overflowed(&mut self, now: Time) {
-        if !self.is_live {
-            return;
-        }
         let mut overflowed = std::mem::take(&mut self.overflowed);
         for key in overflowed.drain(..) {
-            let is_over = |session: &Session| session.outbox.lock().is_over_limits();
-            if self.sessions.get(key).is_some_and(is_over) {
+            if self.decides_for(key) && self.sessions[key].outbox.lock().is_over_limits() {
                 self.end_for_memory(now, key, EndReason::OutboxFull);
             }
         }
         self.overflowed = overflowed;
-        if self.budget.is_exceeded() {
+        if self.is_live && self.budget.is_exceeded() {
             self.shed(now);
         }
     }
@@ -403,7 +399,8 @@ impl Hub {
     /// records, so that freed memory counts before the next is chosen.
     fn shed(&mut self, now: Time) {
         let waiting = |key: &SessionKey| self.sessions[*key].outbox.lock().content_bytes();
-        let most = self.sessions.keys().max_by_key(waiting).filter(|key| waiting(key) > 0);
+        let own = self.sessions.keys().filter(|key| self.decides_for(*key));
+        let most = own.max_by_key(waiting).filter(|key| waiting(key) > 0);
         if let Some(key) = most {
             self.end_for_memory(now, key, EndReason::Shed);
         }
@@ -496,8 +493,7 @@ impl Hub {
     fn expire(&mut self, now: Time, key: SessionKey) {
         let Some(session) = self.sessions.get_mut(key) else { return };
         session.expires_at = None;
-        if !self.is_live {
-            // Only a live owner lets a session expire; it waits anew from its own boot on.
+        if !self.decides_for(key) {
             return;
         }
         self.expired.waiting.push_back(key);

@@ -14,10 +14,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::apply::message_of;
 use super::checkpoint::Covered;
 use super::checkpointer::Stored;
-use super::{CheckpointBounds, Checkpointer, Hub, HubSettings, Shard};
+use super::messages::message_of;
+use super::{CheckpointBounds, Checkpointer, HubSettings, Shard, ShardId};
 use crate::log::{
     BootId, CheckpointError, CheckpointKey, ChunkCheckpoint, HubCheckpoint, MessageCheckpoint, MessageRef,
     Offset, Record,
@@ -36,7 +36,7 @@ pub struct Restoring {
 /// Looks for the messages that sessions keep.
 #[derive(Debug)]
 pub struct Resolving {
-    shards: Vec<(Hub, Wanted)>,
+    shards: Vec<(Shard, Wanted)>,
     hub: Option<(Offset, HubCheckpoint)>,
     chunks: BTreeMap<u16, (Offset, ChunkCheckpoint)>,
     stored: Stored,
@@ -46,7 +46,7 @@ pub struct Resolving {
 #[derive(Debug)]
 pub struct Restored {
     /// In the order of their indexes.
-    pub shards: Vec<Hub>,
+    pub shards: Vec<Shard>,
     /// Knows what is stored.
     pub checkpointer: Checkpointer,
     /// The shards fold the log from behind this offset; all of it when there is none.
@@ -98,17 +98,17 @@ impl Restoring {
             return Err(CheckpointError::AheadOfLog);
         }
         let new_shard = |index| {
-            let shard = Shard { index, count: shards };
-            let hub = Hub::new(settings.clone(), shard, boot, Arc::clone(budget));
-            let its_own = chunks.iter().filter(|(chunk, _)| shard.owns_chunk(**chunk));
+            let id = ShardId { index, count: shards };
+            let shard = Shard::new(settings.clone(), id, boot, Arc::clone(budget));
+            let its_own = chunks.iter().filter(|(chunk, _)| id.owns_chunk(**chunk));
             let sessions = its_own.flat_map(|(_, (_, chunk))| &chunk.sessions);
             let names = sessions.flat_map(|session| session.unacknowledged.iter().map(|(_, name)| *name));
             let names: Vec<MessageRef> = names.collect();
             if names.iter().any(|name| name.offset >= end) {
                 return Err(CheckpointError::AheadOfLog);
             }
-            let wanted = Wanted::new(names, &messages, &hub.budget)?;
-            Ok((hub, wanted))
+            let wanted = Wanted::new(names, &messages, &shard.budget)?;
+            Ok((shard, wanted))
         };
         let shards = (0..shards.max(1)).map(new_shard).collect::<Result<_, CheckpointError>>()?;
         Ok(Resolving { shards, hub, chunks, stored })
@@ -123,8 +123,8 @@ impl Resolving {
 
     /// Takes a record from the log, in its order.
     pub fn read(&mut self, offset: Offset, record: &Record) {
-        for (hub, wanted) in &mut self.shards {
-            wanted.read(offset, record, &hub.budget);
+        for (shard, wanted) in &mut self.shards {
+            wanted.read(offset, record, &shard.budget);
         }
     }
 
@@ -152,12 +152,12 @@ impl Resolving {
                 restored[index].insert_untold(disconnected);
             }
             for mut session in stored.sessions {
-                let (hub, wanted) = (&mut restored[index], &wanted[index]);
+                let (shard, wanted) = (&mut restored[index], &wanted[index]);
                 let named = std::mem::take(&mut session.unacknowledged);
                 let messages = named.into_iter().filter_map(|(id, name)| Some((id, wanted.get(name)?)));
-                let (outbox, requests) = (hub.settings.outbox, hub.settings.requests);
-                let session = Session::restore(session, messages, outbox, requests, &hub.budget);
-                hub.insert_restored(session);
+                let (outbox, requests) = (shard.settings.outbox, shard.settings.requests);
+                let session = Session::restore(session, messages, outbox, requests, &shard.budget);
+                shard.insert_restored(session);
             }
         }
         let applied = hub.map(|(applied, _)| applied);

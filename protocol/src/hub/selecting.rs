@@ -1,6 +1,6 @@
 //! What the application asks about sessions.
 
-use super::{Hub, SessionKey};
+use super::{SessionKey, Shard};
 use crate::filter::Subject;
 use crate::log::{Audience, Permission};
 use crate::session::{Phase, Session};
@@ -15,7 +15,7 @@ pub struct Member {
     pub user_id: Option<UserId>,
 }
 
-impl Hub {
+impl Shard {
     /// Whether there is a session of this audience that is not about to end. One without a socket counts.
     pub fn has(&self, audience: &Audience) -> bool {
         match audience {

@@ -16,7 +16,7 @@
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{AckKey, BootId, Disconnected, EndReason, HandlerState, Offset, RequestsCheckpoint, Time};
+use super::{AckKey, BootId, Disconnected, EndReason, HandlerState, Hold, Offset, RequestsCheckpoint, Time};
 use crate::wire::{ConnectionId, GroupName, Message, SequenceId, Subprotocol, UserId};
 
 /// How many chunks sessions are divided into; part of the checkpoints' format.
@@ -180,6 +180,8 @@ pub struct SessionCheckpoint {
     pub boots: u32,
     /// The session's number, which marks name it by: the offset of its `Opened` record.
     pub number: Offset,
+    /// Who has its socket and who proposes for it.
+    pub hold: Hold,
 }
 
 /// Rules of one permission.

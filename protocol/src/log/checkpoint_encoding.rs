@@ -23,8 +23,8 @@ use super::encoding::{
 };
 use super::handler_encoding::StoredDisconnected;
 use super::{
-    AckKey, BootId, Disconnected, EventId, ExecutedRequest, Fingerprint, HandlerState, Offset, RecordError,
-    RequestName, RequestsCheckpoint, Time,
+    AckKey, BootId, Disconnected, EventId, ExecutedRequest, Fingerprint, HandlerState, Hold, Offset,
+    RecordError, RequestName, RequestsCheckpoint, Time,
 };
 use crate::wire::{ConnectionId, GroupName, Message, Payload, Sender, UserId};
 
@@ -113,9 +113,11 @@ impl HubCheckpoint {
 impl ChunkCheckpoint {
     /// Its stored bytes.
     pub fn encode(&self) -> Bytes {
+        let mut boots = Boots::default();
         let chunk = StoredChunk {
-            sessions: self.sessions.iter().map(StoredSession::from).collect(),
+            sessions: self.sessions.iter().map(|session| StoredSession::new(session, &mut boots)).collect(),
             untold: self.untold.iter().map(StoredDisconnected::new).collect(),
+            boots: boots.0.iter().map(|boot| Bytes::copy_from_slice(&boot.0.to_be_bytes())).collect(),
         };
         encode(&chunk)
     }
@@ -123,7 +125,8 @@ impl ChunkCheckpoint {
     /// Reads one.
     pub fn decode(stored: Bytes) -> Result<Self, CheckpointError> {
         let stored: StoredChunk = decode(stored)?;
-        let sessions = stored.sessions.into_iter().map(SessionCheckpoint::try_from);
+        let boots = Boots::read(&stored.boots)?;
+        let sessions = stored.sessions.into_iter().map(|session| session.read(&boots));
         let untold = stored.untold.into_iter().map(Disconnected::try_from);
         Ok(Self { sessions: sessions.collect::<Result<_, _>>()?, untold: untold.collect::<Result<_, _>>()? })
     }
@@ -301,6 +304,35 @@ struct StoredChunk {
     sessions: Vec<StoredSession>,
     #[prost(message, repeated, tag = "2")]
     untold: Vec<StoredDisconnected>,
+    /// 16 bytes each: those that sessions name by their places here.
+    #[prost(bytes = "bytes", repeated, tag = "3")]
+    boots: Vec<Bytes>,
+}
+
+/// The boots that the sessions of a chunk name, in the order in which they come up.
+#[derive(Default)]
+struct Boots(Vec<BootId>);
+
+impl Boots {
+    /// The place of a boot.
+    fn place(&mut self, boot: BootId) -> u32 {
+        let known = self.0.iter().position(|known| *known == boot);
+        let place = known.unwrap_or_else(|| {
+            self.0.push(boot);
+            self.0.len() - 1
+        });
+        place as u32
+    }
+
+    fn read(stored: &[Bytes]) -> Result<Self, CheckpointError> {
+        let boot = |bytes: &Bytes| bytes[..].try_into().map(u128::from_be_bytes).map(BootId);
+        let boots = stored.iter().map(boot).collect::<Result<_, _>>();
+        boots.map(Self).map_err(|_| CheckpointError::Invalid("boot"))
+    }
+
+    fn at(&self, place: u32) -> Result<BootId, CheckpointError> {
+        self.0.get(place as usize).copied().ok_or(CheckpointError::Invalid("boot"))
+    }
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -349,6 +381,15 @@ struct StoredSession {
     boots: u32,
     #[prost(uint64, tag = "21")]
     number: u64,
+    #[prost(uint32, tag = "22")]
+    holder: u32,
+    #[prost(uint64, tag = "23")]
+    attached: u64,
+    #[prost(uint32, tag = "24")]
+    speaker: u32,
+    /// The difference from `attached`.
+    #[prost(sint64, tag = "25")]
+    speaks_since: i64,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -380,8 +421,8 @@ struct StoredMessage {
     expires_at: Option<u64>,
 }
 
-impl From<&SessionCheckpoint> for StoredSession {
-    fn from(session: &SessionCheckpoint) -> Self {
+impl StoredSession {
+    fn new(session: &SessionCheckpoint, boots: &mut Boots) -> Self {
         let executed_ids = differences(session.executed.iter().map(|ack| ack.ack_id));
         let messages = || session.unacknowledged.iter().map(|(_, message)| message);
         let has_parts = messages().any(|message| message.part > 0);
@@ -407,6 +448,10 @@ impl From<&SessionCheckpoint> for StoredSession {
             custom_subprotocol: session.custom_subprotocol.clone(),
             boots: session.boots,
             number: session.number.0,
+            holder: boots.place(session.hold.holder),
+            attached: session.hold.attached.0,
+            speaker: boots.place(session.hold.speaker),
+            speaks_since: session.hold.speaks_since.0.wrapping_sub(session.hold.attached.0) as i64,
         }
     }
 }
@@ -427,41 +472,42 @@ impl StoredRules {
     }
 }
 
-impl TryFrom<StoredSession> for SessionCheckpoint {
-    type Error = CheckpointError;
-
-    fn try_from(stored: StoredSession) -> Result<Self, CheckpointError> {
-        let executed = stored.executed()?;
-        let unacknowledged = stored.unacknowledged()?;
-        Ok(Self {
-            connection_id: ConnectionId::new(&stored.connection_id),
-            user_id: stored.user_id.as_deref().map(UserId::new),
-            subprotocol: subprotocol_of(stored.subprotocol).ok_or(CheckpointError::Invalid("subprotocol"))?,
-            groups: group_names(&stored.groups)?,
-            ack_window_ids: stored.ack_window_ids,
+impl StoredSession {
+    fn read(self, boots: &Boots) -> Result<SessionCheckpoint, CheckpointError> {
+        let executed = self.executed()?;
+        let unacknowledged = self.unacknowledged()?;
+        Ok(SessionCheckpoint {
+            connection_id: ConnectionId::new(&self.connection_id),
+            user_id: self.user_id.as_deref().map(UserId::new),
+            subprotocol: subprotocol_of(self.subprotocol).ok_or(CheckpointError::Invalid("subprotocol"))?,
+            groups: group_names(&self.groups)?,
+            ack_window_ids: self.ack_window_ids,
             executed,
-            retention_seconds: stored.retention_seconds,
+            retention_seconds: self.retention_seconds,
             sequence_ids: SequenceIdsCheckpoint {
-                last: stored.last_sequence_id,
-                deliveries: stored.deliveries_since_jump,
-                payload_bytes: stored.payload_bytes_since_jump,
+                last: self.last_sequence_id,
+                deliveries: self.deliveries_since_jump,
+                payload_bytes: self.payload_bytes_since_jump,
             },
             unacknowledged,
-            ending: match stored.ending {
+            ending: match self.ending {
                 0 => None,
                 number => Some(reason_of(number).ok_or(CheckpointError::Invalid("reason"))?),
             },
-            join_leave: StoredRules::read(stored.join_leave)?,
-            send: StoredRules::read(stored.send)?,
-            state: stored.state.map(HandlerState),
-            custom_subprotocol: stored.custom_subprotocol,
-            boots: stored.boots.min(EventId::BOOTS_MAX),
-            number: Offset(stored.number),
+            join_leave: StoredRules::read(self.join_leave)?,
+            send: StoredRules::read(self.send)?,
+            state: self.state.map(HandlerState),
+            custom_subprotocol: self.custom_subprotocol,
+            boots: self.boots.min(EventId::BOOTS_MAX),
+            number: Offset(self.number),
+            hold: Hold {
+                holder: boots.at(self.holder)?,
+                attached: Offset(self.attached),
+                speaker: boots.at(self.speaker)?,
+                speaks_since: Offset(self.attached.wrapping_add(self.speaks_since as u64)),
+            },
         })
     }
-}
-
-impl StoredSession {
     fn executed(&self) -> Result<Vec<AckKey>, CheckpointError> {
         let ids: Vec<u64> = self.executed_ack_ids.iter().map(|difference| *difference as u64).collect();
         if ids.len() != self.executed_fingerprints.len() || ids.len() > self.ack_window_ids as usize {

@@ -92,7 +92,15 @@ fn session() -> impl Strategy<Value = SessionCheckpoint> {
     let messages = vec((1u64..1 << 40, any::<u64>(), prop_oneof![Just(0u32), any::<u32>()]), 0..6);
     let number = prop_oneof![Just(0), any::<u64>()].prop_map(Offset);
     let rules = (rules(), rules());
-    (identity, rules, vec(group(), 0..3), ack_ids, messages, (any::<(u32, u32, u64)>(), number), handlers())
+    (
+        identity,
+        rules,
+        vec(group(), 0..3),
+        ack_ids,
+        messages,
+        (any::<(u32, u32, u64)>(), number, hold()),
+        handlers(),
+    )
         .prop_map(
             |(
                 (id, user_id, subprotocol, ending),
@@ -100,7 +108,7 @@ fn session() -> impl Strategy<Value = SessionCheckpoint> {
                 groups,
                 ack_ids,
                 messages,
-                (numbers, number),
+                (numbers, number, hold),
                 handlers,
             )| {
                 let (state, custom_subprotocol, boots) = handlers;
@@ -133,9 +141,21 @@ fn session() -> impl Strategy<Value = SessionCheckpoint> {
                     custom_subprotocol,
                     boots,
                     number,
+                    hold,
                 }
             },
         )
+}
+
+/// Few boots, so that sessions name the same.
+fn hold() -> impl Strategy<Value = Hold> {
+    let boot = || (0u128..3).prop_map(|boot| BootId(boot << 100));
+    (boot(), boot(), any::<u64>(), any::<u64>()).prop_map(|(holder, speaker, attached, since)| Hold {
+        holder,
+        attached: Offset(attached),
+        speaker,
+        speaks_since: Offset(since),
+    })
 }
 
 /// Mostly as without event handlers.
@@ -251,8 +271,9 @@ fn the_bytes_of_a_session_are_fixed() {
         custom_subprotocol: None,
         boots: 0,
         number: Offset(300),
+        hold: Hold::new(BootId(5), Offset(301)),
     };
-    let fields: [&[u8]; 17] = [
+    let fields: [&[u8]; 18] = [
         &[0x0a, 2, b'c', b'1'],
         &[0x12, 1, b'u'],
         &[0x18, 2],
@@ -271,9 +292,11 @@ fn the_bytes_of_a_session_are_fixed() {
         &[0x82, 0x01, 2, 0, 1],
         &[0x88, 0x01, 5],
         &[0xa8, 0x01, 0xac, 0x02],
+        &[0xb8, 0x01, 0xad, 0x02],
     ];
+    let boots = [0x1a, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5];
     let fields = fields.concat();
-    let expected = [&[1, 0x0a, fields.len() as u8][..], &fields].concat();
+    let expected = [&[1, 0x0a, fields.len() as u8][..], &fields, &boots].concat();
     assert_eq!(ChunkCheckpoint { sessions: vec![session], untold: vec![] }.encode(), expected);
 }
 
@@ -300,7 +323,11 @@ fn what_does_not_fit_together_is_refused() {
         ..StoredSession::default()
     };
     let read = |session: StoredSession| {
-        ChunkCheckpoint::decode(encode(&StoredChunk { sessions: vec![session], untold: vec![] }))
+        ChunkCheckpoint::decode(encode(&StoredChunk {
+            sessions: vec![session],
+            untold: vec![],
+            boots: vec![Bytes::from_static(&[0; 16])],
+        }))
     };
     assert!(read(base.clone()).is_ok());
     for (broken, what) in [
@@ -419,7 +446,7 @@ fn the_bytes_of_repeatable_requests_are_fixed() {
 #[test]
 fn the_bytes_of_what_event_handlers_take_part_in_are_fixed() {
     let empty = StoredSession { subprotocol: 3, ..StoredSession::default() };
-    let mut session = SessionCheckpoint::try_from(empty).unwrap();
+    let mut session = empty.read(&Boots(vec![BootId(5)])).unwrap();
     session.state = Some(HandlerState(Bytes::from_static(b"s")));
     session.custom_subprotocol = Some("p".to_owned());
     session.boots = 2;
@@ -451,6 +478,7 @@ fn the_bytes_of_what_event_handlers_take_part_in_are_fixed() {
         &session_fields,
         &[0x12, untold_fields.len() as u8],
         &untold_fields,
+        &[0x1a, 16, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5],
     ];
     let chunk = ChunkCheckpoint { sessions: vec![session], untold: vec![untold] };
     assert_eq!(chunk.encode(), expected.concat());

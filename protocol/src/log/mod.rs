@@ -10,6 +10,7 @@ mod encoding;
 mod fingerprint;
 mod handler;
 mod handler_encoding;
+mod hold;
 mod hub_time;
 mod mark_encoding;
 mod proposer;
@@ -26,6 +27,7 @@ pub use checkpoint_encoding::{CHECKPOINT_VERSION, CheckpointError};
 pub use encoding::{RECORD_VERSION, RecordError};
 pub use fingerprint::Fingerprint;
 pub use handler::{Disconnected, EventId, EventSubject, HandlerReply, HandlerState};
+pub use hold::Hold;
 pub use hub_time::HubTime;
 pub use proposer::Proposer;
 pub use record::{

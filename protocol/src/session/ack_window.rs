@@ -1,4 +1,7 @@
 //! Ack ids that a session has executed.
+//!
+//! Clients count their ids up, so nearly all of them come in rising order: these are in a ring that is searched as it is,
+//! with 24 bytes for each. An id that comes late has a place in a second ring, and in an index to find it by.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,23 +19,36 @@ pub enum Seen {
     Mismatch,
 }
 
-/// What an executed ack id takes in memory, in bytes, about: id and fingerprint in a tree that is two thirds full, and the
-/// id in a queue.
-const EXECUTED_BYTES: usize = 40;
+/// What an id that came late takes in memory beside its place, in bytes, about: an entry of a tree that is two thirds full.
+const LATE_BYTES: usize = 24;
 
 /// The last executed ack ids with their fingerprints, oldest insertion dropped first. Only successful requests are
 /// in it: a failed one may be tried again.
 #[derive(Debug)]
 pub struct AckWindow {
     capacity: usize,
-    fingerprints: BTreeMap<AckId, Fingerprint>,
-    oldest_first: VecDeque<AckId>,
+    /// Each with a larger id than those before it.
+    rising: VecDeque<Executed>,
+    /// Those that had a larger one before them when they came.
+    late: VecDeque<Executed>,
+    /// Which of the late ones has an id, by its turn.
+    late_turns: BTreeMap<AckId, u64>,
+    /// Executed in all: the turn of the next one.
+    turns: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Executed {
+    ack_id: AckId,
+    fingerprint: Fingerprint,
+    turn: u64,
 }
 
 impl AckWindow {
     /// An empty window for this many ids.
     pub fn new(capacity: usize) -> Self {
-        Self { capacity, fingerprints: BTreeMap::new(), oldest_first: VecDeque::new() }
+        let (rising, late) = (VecDeque::new(), VecDeque::new());
+        Self { capacity, rising, late, late_turns: BTreeMap::new(), turns: 0 }
     }
 
     /// A window that remembers these, oldest first.
@@ -51,29 +67,48 @@ impl AckWindow {
 
     /// About what it takes in memory, in bytes.
     pub fn memory_bytes(&self) -> usize {
-        self.fingerprints.len() * EXECUTED_BYTES
+        let places = self.rising.capacity() + self.late.capacity();
+        places * size_of::<Executed>() + self.late.len() * LATE_BYTES
     }
 
     /// What it remembers, oldest first.
     pub fn executed(&self) -> impl Iterator<Item = AckKey> {
-        self.oldest_first.iter().filter_map(|ack_id| {
-            let fingerprint = *self.fingerprints.get(ack_id)?;
-            Some(AckKey { ack_id: *ack_id, fingerprint })
+        let (mut rising, mut late) = (self.rising.iter().peekable(), self.late.iter().peekable());
+        std::iter::from_fn(move || {
+            let is_late_next = match (rising.peek(), late.peek()) {
+                (Some(next), Some(late)) => late.turn < next.turn,
+                (next, _) => next.is_none(),
+            };
+            let Executed { ack_id, fingerprint, .. } =
+                *if is_late_next { late.next() } else { rising.next() }?;
+            Some(AckKey { ack_id, fingerprint })
         })
     }
 
     /// Compares a request with what was executed under its id.
     pub fn look_up(&self, ack_id: AckId, fingerprint: Fingerprint) -> Seen {
-        match self.fingerprints.get(&ack_id) {
+        match self.find(ack_id) {
             None => Seen::New,
-            Some(known) if *known == fingerprint => Seen::Duplicate,
+            Some(known) if known.fingerprint == fingerprint => Seen::Duplicate,
             Some(_) => Seen::Mismatch,
         }
     }
 
     /// Whether anything was executed under the id.
     pub fn contains(&self, ack_id: AckId) -> bool {
-        self.fingerprints.contains_key(&ack_id)
+        self.find(ack_id).is_some()
+    }
+
+    fn find(&self, ack_id: AckId) -> Option<&Executed> {
+        if self.rising.back().is_none_or(|last| last.ack_id < ack_id) && self.late.is_empty() {
+            return None;
+        }
+        if let Ok(at) = self.rising.binary_search_by_key(&ack_id, |executed| executed.ack_id) {
+            return self.rising.get(at);
+        }
+        let turn = self.late_turns.get(&ack_id)?;
+        let at = self.late.binary_search_by_key(turn, |executed| executed.turn).ok()?;
+        self.late.get(at)
     }
 
     /// Remembers an executed request. An id that is known keeps its place and its fingerprint.
@@ -81,13 +116,34 @@ impl AckWindow {
         if self.capacity == 0 || self.contains(ack_id) {
             return;
         }
-        if self.oldest_first.len() == self.capacity
-            && let Some(oldest) = self.oldest_first.pop_front()
-        {
-            self.fingerprints.remove(&oldest);
+        if self.rising.len() + self.late.len() == self.capacity {
+            self.forget_oldest();
         }
-        self.fingerprints.insert(ack_id, fingerprint);
-        self.oldest_first.push_back(ack_id);
+        let executed = Executed { ack_id, fingerprint, turn: self.turns };
+        self.turns += 1;
+        let is_late = self.rising.back().is_some_and(|last| last.ack_id > ack_id);
+        let room = self.capacity - self.rising.len() - self.late.len();
+        let ring = if is_late { &mut self.late } else { &mut self.rising };
+        if ring.len() == ring.capacity() {
+            // Twice as many as before, but never more than it will come to.
+            ring.reserve_exact(ring.len().max(4).min(room));
+        }
+        ring.push_back(executed);
+        if is_late {
+            self.late_turns.insert(ack_id, executed.turn);
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        let is_late = match (self.rising.front(), self.late.front()) {
+            (Some(first), Some(late)) => late.turn < first.turn,
+            (first, _) => first.is_none(),
+        };
+        if !is_late {
+            self.rising.pop_front();
+        } else if let Some(forgotten) = self.late.pop_front() {
+            self.late_turns.remove(&forgotten.ack_id);
+        }
     }
 }
 
@@ -124,6 +180,22 @@ mod tests {
         assert!(window.contains(1) && window.contains(5) && window.contains(7));
     }
 
+    #[test]
+    fn a_full_window_of_rising_ids_takes_24_bytes_for_each() {
+        let mut window = AckWindow::new(10_000);
+        (1..=30_000).for_each(|id| window.insert(id, fingerprint(0)));
+        assert_eq!(window.memory_bytes(), 240_000);
+        assert!(window.contains(20_001) && !window.contains(20_000));
+    }
+
+    #[test]
+    fn ids_in_any_order_leave_nothing_behind() {
+        let mut window = AckWindow::new(100);
+        (0..10_000u64).for_each(|n| window.insert(n.wrapping_mul(0x9E37_79B9_7F4A_7C15), fingerprint(0)));
+        assert_eq!((window.executed().count(), window.late_turns.len()), (100, window.late.len()));
+        assert!(window.memory_bytes() <= 100 * (2 * size_of::<Executed>() + LATE_BYTES));
+    }
+
     proptest! {
         #[test]
         fn a_window_equals_the_naive_list(ids in proptest::collection::vec((0u64..30, 0u8..3), 0..200)) {
@@ -143,6 +215,11 @@ mod tests {
                         naive.remove(0);
                     }
                 }
+                let executed = |window: &AckWindow| -> Vec<AckKey> { window.executed().collect() };
+                let keys: Vec<AckKey> =
+                    naive.iter().map(|&(ack_id, fingerprint)| AckKey { ack_id, fingerprint }).collect();
+                prop_assert_eq!(executed(&window), &keys[..]);
+                prop_assert_eq!(executed(&AckWindow::restore(8, &keys)), keys);
             }
         }
     }

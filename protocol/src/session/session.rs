@@ -12,7 +12,7 @@ use super::{
     Recoveries, RequestBounds, Requests, Seen, SessionCharge, SharedMessage, SharedOutbox, Slot, UserPlace,
 };
 use crate::log::{
-    AckKey, Body, EndReason, Fingerprint, Offset, Opened, Permission, Proposer, Published, Record,
+    AckKey, Body, EndReason, Fingerprint, Hold, Offset, Opened, Permission, Proposer, Published, Record,
     SessionCheckpoint, Time, chunk_of,
 };
 use crate::wire::limits::GROUP_NAMES_BYTES_MAX;
@@ -28,6 +28,8 @@ pub struct Session {
     pub connection_id: ConnectionId,
     /// The offset of its `Opened` record, which marks name it by.
     pub number: Offset,
+    /// Who has its socket and who proposes for it.
+    pub hold: Hold,
     /// The chunk of checkpoints that it is in.
     pub chunk: u16,
     /// Whom it acts for.
@@ -79,7 +81,7 @@ impl Session {
     /// The session that an `Opened` record begins.
     pub fn new(
         opened: &Opened,
-        number: Offset,
+        hold: Hold,
         limits: OutboxLimits,
         bounds: RequestBounds,
         budget: &Arc<MemoryBudget>,
@@ -88,7 +90,8 @@ impl Session {
         outbox.charge_to(budget);
         let mut session = Self {
             connection_id: opened.connection_id.clone(),
-            number,
+            number: hold.attached,
+            hold,
             chunk: chunk_of(&opened.connection_id),
             user_id: opened.user_id.clone(),
             subprotocol: opened.subprotocol,
@@ -150,6 +153,7 @@ impl Session {
             custom_subprotocol: self.events.custom_subprotocol.clone(),
             boots: self.events.boots,
             number: self.number,
+            hold: self.hold,
         }
     }
 
@@ -170,6 +174,7 @@ impl Session {
         let mut session = Self {
             chunk: chunk_of(&connection_id),
             number: stored.number,
+            hold: stored.hold,
             connection_id,
             user_id,
             subprotocol,

@@ -131,13 +131,13 @@ pub(super) fn count(first: Offset, stored: &[u8]) -> Result<u64, GroupError> {
 
 #[cfg(test)]
 mod tests {
-    use oncewire_protocol::hub::Hub;
+    use oncewire_protocol::hub::Shard;
     use oncewire_protocol::log::{BootId, Time};
 
     use super::*;
 
     fn group(first: u64, count: u64) -> Vec<u8> {
-        let records: Vec<_> = (0..count).map(|n| Hub::booted(BootId(1), Time(n), false).encode()).collect();
+        let records: Vec<_> = (0..count).map(|n| Shard::booted(BootId(1), Time(n), false).encode()).collect();
         let mut groups = build(Offset(first), &records);
         assert_eq!((groups.len(), groups[0].0), (1, Offset(first)));
         groups.remove(0).1

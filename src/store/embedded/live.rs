@@ -139,14 +139,14 @@ impl Live {
 
 #[cfg(test)]
 mod tests {
-    use oncewire_protocol::hub::Hub;
+    use oncewire_protocol::hub::Shard;
     use oncewire_protocol::log::{Body, BootId, Time};
     use oncewire_protocol::wire::ConnectionId;
 
     use super::*;
 
     fn records(count: u64) -> impl Iterator<Item = Arc<Record>> {
-        (0..count).map(|n| Arc::new(Hub::booted(BootId(1), Time(n), false)))
+        (0..count).map(|n| Arc::new(Shard::booted(BootId(1), Time(n), false)))
     }
 
     fn next(live: &mut Live, tail: TailId) -> (u64, usize) {
@@ -190,7 +190,7 @@ mod tests {
         let mut live = Live::new(Offset(0));
         live.add_tail(Offset(0));
         let connection_ids = vec![ConnectionId::new(&"x".repeat(10_000))];
-        let booted = Hub::booted(BootId(1), Time(0), false);
+        let booted = Shard::booted(BootId(1), Time(0), false);
         let record = Arc::new(Record { body: Body::Told { connection_ids }, ..booted });
         let count = KEPT_BYTES_MAX / record.memory_bytes();
         live.push(std::iter::repeat_n(record, count + 1));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use oncewire_protocol::filter::{Filter, Subject};
-use oncewire_protocol::hub::{Hub, Input, Shard};
+use oncewire_protocol::hub::{Input, Shard, ShardId};
 use oncewire_protocol::log::{Body, ChunkCheckpoint, HubCheckpoint, MessageCheckpoint, Offset, Record, Time};
 use oncewire_protocol::session::MemoryBudget;
 use oncewire_protocol::wire::{Encoding, EventName, FrameKind, Upstream, decode_upstream, encode_upstream};
@@ -108,7 +108,7 @@ pub fn log(data: &[u8]) {
         })
         .collect();
     let end = Offset(2 * log.len() as u64);
-    log.push((end, Arc::new(Hub::booted(BOOT, Time(0), false))));
+    log.push((end, Arc::new(Shard::booted(BOOT, Time(0), false))));
     let mut at_once = fold(&[&log], Time(0));
     let (front, back) = log.split_at(usize::from(*cut).min(log.len()));
     let mut in_portions = fold(&[front, back], Time(1 << 40));
@@ -134,9 +134,9 @@ fn is_publishable(record: &Record) -> bool {
     decode_upstream(Encoding::Protobuf, FrameKind::Binary, &said).is_ok()
 }
 
-fn fold(portions: &[&[(Offset, Arc<Record>)]], now: Time) -> Hub {
+fn fold(portions: &[&[(Offset, Arc<Record>)]], now: Time) -> Shard {
     let budget = Arc::new(MemoryBudget::new(usize::MAX));
-    let mut hub = Hub::new(settings(), Shard::WHOLE, BOOT, budget);
+    let mut hub = Shard::new(settings(), ShardId::WHOLE, BOOT, budget);
     for portion in portions {
         hub.handle(now, Input::Records(portion.to_vec()));
         while hub.has_waiting() {

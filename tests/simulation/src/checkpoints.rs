@@ -27,12 +27,12 @@ impl World {
     pub(crate) fn step_checkpoint(&mut self, hub: usize, shard: usize) {
         let now = self.hub_time(hub);
         let node = &mut self.hubs[hub];
-        let Some(checkpointer) = node.checkpointer.as_mut().filter(|_| node.shards[shard].hub.is_live())
+        let Some(checkpointer) = node.checkpointer.as_mut().filter(|_| node.shards[shard].shard.is_live())
         else {
             return;
         };
-        let step = checkpointer.step(now, &node.shards[shard].hub);
-        let timeout = checkpointer.poll_timeout(&node.shards[shard].hub);
+        let step = checkpointer.step(now, &node.shards[shard].shard);
+        let timeout = checkpointer.poll_timeout(&node.shards[shard].shard);
         match step {
             Step::Idle => {
                 if let Some(at) = timeout {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use oncewire_protocol::hub::Hub;
+use oncewire_protocol::hub::Shard;
 use oncewire_protocol::log::{Body, HubTime, Record, RequestKey, RequestName, Time};
 
 use crate::Failure;
@@ -98,11 +98,11 @@ impl World {
     pub(crate) fn begin_hub(&mut self, hub: usize) {
         let node = &self.hubs[hub];
         let last = node.clock.fold_to.checked_sub(1).and_then(|index| node.log.offset_at(index));
-        let has_folded = |shard: &Hub| shard.applied() >= last;
-        if node.clock.time.is_some() || !node.shards.iter().all(|shard| has_folded(&shard.hub)) {
+        let has_folded = |shard: &Shard| shard.applied() >= last;
+        if node.clock.time.is_some() || !node.shards.iter().all(|shard| has_folded(&shard.shard)) {
             return;
         }
-        let last = node.shards.iter().map(|shard| shard.hub.time()).max().unwrap_or_default();
+        let last = node.shards.iter().map(|shard| shard.shard.time()).max().unwrap_or_default();
         let time = HubTime::begin(self.boot_time(), last);
         if last > self.boot_time() {
             self.note(Path::BootBehindLog);
@@ -121,7 +121,7 @@ impl World {
         }
         let node = &mut self.hubs[hub];
         let takes_disconnected = self.weather.takes_disconnected[hub];
-        node.booted = Some(Arc::new(Hub::booted(node.boot, now, takes_disconnected)));
+        node.booted = Some(Arc::new(Shard::booted(node.boot, now, takes_disconnected)));
         self.append_booted(hub);
     }
 
@@ -176,7 +176,7 @@ impl World {
     pub(crate) fn remembered_too_long(&self) -> Option<String> {
         let is_known = |(hub, key): &&(usize, RequestKey)| {
             let now = self.hub_time(*hub);
-            self.hubs[*hub].shards.iter().any(|shard| shard.hub.knows(key, now))
+            self.hubs[*hub].shards.iter().any(|shard| shard.shard.knows(key, now))
         };
         // Repeatable ones are forgotten for their number, not for their time.
         let is_short =

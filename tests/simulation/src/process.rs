@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 
 use oncewire_protocol::hub::{
-    AppendId, Checkpointer, CommandId, Hub, HubSettings, Input, OpenId, Output, Shard,
+    AppendId, Checkpointer, CommandId, HubSettings, Input, OpenId, Output, Shard, ShardId,
 };
 use oncewire_protocol::log::{BootId, Record};
 use oncewire_protocol::session::{MemoryBudget, SharedOutbox};
@@ -48,7 +48,7 @@ pub struct HubNode {
 
 /// One shard with its driver's state.
 pub struct ShardNode {
-    pub(crate) hub: Hub,
+    pub(crate) shard: Shard,
     inbox: VecDeque<Item>,
     is_run_scheduled: bool,
     pub(crate) is_tail_scheduled: bool,
@@ -72,10 +72,10 @@ struct Item {
 
 impl ShardNode {
     /// A shard that folds the log from the record at this index on, so many steps before others are served.
-    pub fn new(mut hub: Hub, cursor: usize, fold_steps: usize) -> Self {
-        hub.fold_in_portions_of(fold_steps);
+    pub fn new(mut shard: Shard, cursor: usize, fold_steps: usize) -> Self {
+        shard.fold_in_portions_of(fold_steps);
         Self {
-            hub,
+            shard,
             inbox: VecDeque::new(),
             is_run_scheduled: false,
             is_tail_scheduled: false,
@@ -107,17 +107,17 @@ impl HubNode {
 
     /// The shard of a session.
     pub fn shard_of(&self, connection_id: &ConnectionId) -> usize {
-        usize::from(Shard::of(connection_id, self.shard_count))
+        usize::from(ShardId::of(connection_id, self.shard_count))
     }
 
     /// Sessions that it holds.
     pub fn sessions(&self) -> usize {
-        self.shards.iter().map(|shard| shard.hub.sessions()).sum()
+        self.shards.iter().map(|shard| shard.shard.sessions()).sum()
     }
 
     /// Whether it waits for some time to come.
     pub fn has_timers(&self) -> bool {
-        self.shards.iter().any(|shard| shard.hub.poll_timeout().is_some())
+        self.shards.iter().any(|shard| shard.shard.poll_timeout().is_some())
     }
 
     /// What the hub still has to do, if anything.
@@ -127,12 +127,14 @@ impl HubNode {
         }
         self.shards.iter().enumerate().find_map(|(index, shard)| {
             let at = || format!("{} shard {index}", self.name);
-            if !shard.hub.is_live() {
+            if !shard.shard.is_live() {
                 Some(format!("{}: does not live", at()))
-            } else if shard.cursor < self.log.durable() || !shard.inbox.is_empty() || shard.hub.has_waiting()
+            } else if shard.cursor < self.log.durable()
+                || !shard.inbox.is_empty()
+                || shard.shard.has_waiting()
             {
                 Some(format!("{}: behind", at()))
-            } else if !shard.hub.is_marked() {
+            } else if !shard.shard.is_marked() {
                 Some(format!("{}: has marks to write", at()))
             } else {
                 None
@@ -228,7 +230,7 @@ impl World {
         };
         let is_done = self.hubs.iter().all(|hub| {
             let is_marked = |shard: &ShardNode| {
-                shard.inbox.is_empty() && !shard.hub.has_waiting() && shard.hub.is_marked()
+                shard.inbox.is_empty() && !shard.shard.has_waiting() && shard.shard.is_marked()
             };
             hub.log.queue.is_empty() && hub.shards.iter().all(is_marked)
         });
@@ -259,27 +261,27 @@ impl World {
         let node = &mut self.hubs[hub].shards[shard];
         node.is_run_scheduled = false;
         let mut appends = Appends::new();
-        let waits = self.hubs[hub].shards[shard].hub.has_waiting();
+        let waits = self.hubs[hub].shards[shard].shard.has_waiting();
         for _ in 0..self.random.within((1, 8)) {
             let Some(Item { input, outbox }) = self.hubs[hub].shards[shard].inbox.pop_front() else { break };
             self.look_at(hub, &input, outbox.as_ref());
             self.trace.line(self.now_us, || format!("  {hub}/{shard} <- {}", describe(&input)));
             let is_resume = matches!(input, Input::Resume(_));
             let now = self.hub_time(hub);
-            self.hubs[hub].shards[shard].hub.handle(now, input);
+            self.hubs[hub].shards[shard].shard.handle(now, input);
             self.drain(hub, shard, is_resume, &mut appends);
         }
         if waits {
             // What comes meanwhile is judged before the records that wait.
             self.note(Path::RecordsWaited);
             let now = self.hub_time(hub);
-            self.hubs[hub].shards[shard].hub.handle(now, Input::GoOn);
+            self.hubs[hub].shards[shard].shard.handle(now, Input::GoOn);
             self.drain(hub, shard, false, &mut appends);
         }
         self.append_all(hub, appends);
         let node = &mut self.hubs[hub].shards[shard];
-        node.hub.wake_writers();
-        if !node.inbox.is_empty() || node.hub.has_waiting() {
+        node.shard.wake_writers();
+        if !node.inbox.is_empty() || node.shard.has_waiting() {
             node.is_run_scheduled = true;
             self.schedule_in(self.weather.shard_ms, Event::Run { hub, shard, process: self.process });
         }
@@ -289,11 +291,11 @@ impl World {
     }
 
     fn drain(&mut self, hub: usize, shard: usize, is_resume: bool, appends: &mut Appends) {
-        while let Some(output) = self.hubs[hub].shards[shard].hub.poll_output() {
+        while let Some(output) = self.hubs[hub].shards[shard].shard.poll_output() {
             match output {
                 Output::Append { append, records } => appends.push((Appender::Shard(shard, append), records)),
                 Output::Opened { open: OpenId(conn), outcome } => {
-                    let is_live = self.hubs[hub].shards[shard].hub.is_live();
+                    let is_live = self.hubs[hub].shards[shard].shard.is_live();
                     self.count_opened(is_live, is_resume, &outcome);
                     if is_resume && outcome.is_ok() {
                         self.look_at_resumed(hub, conn);
@@ -329,7 +331,7 @@ impl World {
         let mut context = Context::from_waker(Waker::noop());
         for hub in 0..self.hubs.len() {
             for shard in 0..self.hubs[hub].shards.len() {
-                if self.hubs[hub].shards[shard].hub.poll_acknowledged(&mut context).is_ready() {
+                if self.hubs[hub].shards[shard].shard.poll_acknowledged(&mut context).is_ready() {
                     self.send(hub, shard, Input::Acknowledged, None);
                 }
             }
@@ -339,7 +341,7 @@ impl World {
     fn set_timer(&mut self, hub: usize, shard: usize) {
         let now = self.hub_time(hub);
         let node = &mut self.hubs[hub].shards[shard];
-        let timeout = node.hub.poll_timeout();
+        let timeout = node.shard.poll_timeout();
         let timer_us =
             timeout.map(|at| ((self.now_us / 1000 + at.0.saturating_sub(now.0)) * 1000).max(self.now_us));
         if node.timer_us != timer_us {

@@ -43,7 +43,7 @@ fn acknowledged_messages_do_not_count() {
             world.send(&alice, [acknowledge(n)]);
         }
     }
-    assert_eq!((world.hub.sessions(), world.reads(&alice)), (1, vec![]));
+    assert_eq!((world.shard.sessions(), world.reads(&alice)), (1, vec![]));
 }
 
 #[test]
@@ -53,10 +53,10 @@ fn the_bound_on_bytes_holds_on_both_sides_and_while_detached() {
     let bob = world.open_in("bob", &["g"]);
     world.lose(&bob);
     world.ask_for(&alice, publish(1, "g", &"x".repeat(100)));
-    assert_eq!(world.hub.sessions(), 2);
+    assert_eq!(world.shard.sessions(), 2);
     assert_eq!(world.ask_for(&alice, publish(2, "g", "x")), ["ack 2"]);
     assert_eq!(world.bodies().last().unwrap(), &ended("bob", EndReason::OutboxFull));
-    assert_eq!((world.refusal(&bob), world.hub.poll_timeout()), (OpenError::Refused, None));
+    assert_eq!((world.refusal(&bob), world.shard.poll_timeout()), (OpenError::Refused, None));
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn a_publisher_whose_own_messages_overflow_its_outbox_is_ended_too() {
     world.settle();
     assert_eq!(world.reads(&alice), ["close 1008"]);
     assert_eq!(world.bodies().last().unwrap(), &ended("alice", EndReason::OutboxFull));
-    assert_eq!((world.hub.sessions(), world.budget.used_bytes()), (0, 0));
+    assert_eq!((world.shard.sessions(), world.budget.used_bytes()), (0, 0));
 }
 
 #[test]
@@ -115,13 +115,13 @@ fn over_the_budget_the_session_with_the_most_waiting_is_shed() {
     let small = world.open_in("small", &["h"]);
     world.ask_for(&alice, publish(1, "h", &"x".repeat(100)));
     world.ask_for(&alice, publish(2, "g", &"x".repeat(8_000)));
-    assert_eq!(world.hub.sessions(), 3, "within the budget");
+    assert_eq!(world.shard.sessions(), 3, "within the budget");
     world.ask_for(&alice, publish(3, "g", &"x".repeat(2_000)));
     assert_eq!(world.reads(&large), ["close 1008"]);
     assert_eq!(world.bodies().last().unwrap(), &ended("large", EndReason::Shed));
     assert_eq!(world.refusal(&large), OpenError::Refused);
     assert_eq!(world.reads(&small).len(), 1);
-    assert_eq!(world.hub.sessions(), 2);
+    assert_eq!(world.shard.sessions(), 2);
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn forty_sessions_in_many_groups_that_expired_together_held_everybody_up() {
         world.apply();
     }
     assert_eq!(portions, [3, 3, 3, 2], "others are served between them");
-    assert_eq!(world.hub.sessions(), 1);
+    assert_eq!(world.shard.sessions(), 1);
     assert_eq!(world.ask_for(&back, publish(1, "g1", "still here")), ["1 still here", "ack 1"]);
 }
 
@@ -244,7 +244,7 @@ fn one_that_comes_back_while_its_end_waits_for_others_lives_on() {
     let again = world.resume(&clients[2]);
     world.lose(&again);
     world.settle();
-    assert_eq!(world.hub.sessions(), 2, "the third waits for its client anew");
+    assert_eq!(world.shard.sessions(), 2, "the third waits for its client anew");
     assert_eq!(world.ask_for(&back, join(1, "g1")), ["ack 1"]);
 }
 
@@ -329,11 +329,11 @@ fn nothing_grows_over_ten_thousand_sessions() {
         world.reads(&watcher);
         world.send(&watcher, [acknowledge(u64::MAX)]);
         world.handle(Input::Acknowledged);
-        remembered.push(format!("{:?}", world.hub.repeats).len());
+        remembered.push(format!("{:?}", world.shard.state).len());
     }
     world.wait_ms(MARK_MS);
     world.settle();
-    let hub = &world.hub;
+    let hub = &world.shard;
     assert_eq!((hub.sessions(), hub.by_connection_id.len(), hub.groups.len()), (1, 1, 1));
     assert_eq!((hub.by_number.len(), hub.is_marked()), (1, true));
     assert_eq!((hub.proposals.len(), hub.poll_timeout(), hub.overflowed.len()), (0, None, 0));

@@ -65,7 +65,7 @@ struct World {
     /// Records before this index are trimmed.
     first: usize,
     store: BTreeMap<String, (Offset, Bytes)>,
-    shards: Vec<Hub>,
+    shards: Vec<Shard>,
     /// How many records each shard has folded.
     folded: Vec<usize>,
     checkpointer: Checkpointer,
@@ -224,7 +224,7 @@ impl World {
     /// All shards together are what a hub is that has folded everything at once.
     fn check(&self, before: &BTreeMap<String, Vec<SequenceId>>) {
         let mut whole =
-            Hub::new(settings(), Shard::WHOLE, self.writer.boot, Arc::new(MemoryBudget::new(usize::MAX)));
+            Shard::new(settings(), ShardId::WHOLE, self.writer.boot, Arc::new(MemoryBudget::new(usize::MAX)));
         let all = self.writer.log.iter().enumerate();
         let all = all.map(|(at, record)| (offset_of(at), Arc::clone(record))).collect();
         whole.handle(NOW, Input::Records(all));
@@ -259,12 +259,12 @@ fn ids(session: &SessionCheckpoint) -> Vec<SequenceId> {
     session.unacknowledged.iter().map(|(id, _)| *id).collect()
 }
 
-fn hub_part(hub: &Hub) -> (Offset, Time, Vec<AppliedAppends>) {
+fn hub_part(hub: &Shard) -> (Offset, Time, Vec<AppliedAppends>) {
     let (applied, part) = hub.to_checkpoint().unwrap();
     (applied, part.time, part.proposers)
 }
 
-fn state(shards: &[Hub]) -> State {
+fn state(shards: &[Shard]) -> State {
     let mut state = State::new();
     for hub in shards {
         for (key, session) in &hub.sessions {
@@ -287,8 +287,8 @@ fn state(shards: &[Hub]) -> State {
 }
 
 /// What the application is still to be told, in the order of connection ids.
-fn untold(shards: &[Hub]) -> Vec<Disconnected> {
-    let of_hub = |hub: &Hub| {
+fn untold(shards: &[Shard]) -> Vec<Disconnected> {
+    let of_hub = |hub: &Shard| {
         let all = (0..CHUNKS).flat_map(|chunk| hub.untold.of_chunk(chunk)).cloned().collect::<Vec<_>>();
         assert_eq!(all.len(), hub.untold());
         all
@@ -298,7 +298,7 @@ fn untold(shards: &[Hub]) -> Vec<Disconnected> {
     all
 }
 
-fn members(shards: &[Hub]) -> BTreeMap<GroupName, BTreeSet<ConnectionId>> {
+fn members(shards: &[Shard]) -> BTreeMap<GroupName, BTreeSet<ConnectionId>> {
     let mut all: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
     for hub in shards {
         for (group, members) in &hub.groups {

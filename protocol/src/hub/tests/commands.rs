@@ -153,7 +153,7 @@ fn a_full_outbox_ends_its_session_whoever_filled_it() {
     let client = world.open("a");
     (0..3).for_each(|_| world.sends(all(), "m"));
     assert_eq!(world.reads(&client).last().unwrap(), "close 1008");
-    assert_eq!(world.hub.sessions(), 0);
+    assert_eq!(world.shard.sessions(), 0);
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn membership_changes_for_all_that_are_selected_at_that_time() {
     let mut world = World::new();
     let clients = three(&mut world);
     let groups_of = |world: &World, client: &Client| -> Vec<String> {
-        let session = &world.hub.sessions[world.hub.by_connection_id[&client.id]];
+        let session = &world.shard.sessions[world.shard.by_connection_id[&client.id]];
         session.groups.iter().map(GroupName::to_string).collect()
     };
     let all_groups =
@@ -180,7 +180,7 @@ fn membership_changes_for_all_that_are_selected_at_that_time() {
         assert_eq!(world.done[&command], Ok(Done::Executed), "{action:?}");
         assert_eq!(all_groups(&world), expected, "{action:?}");
     }
-    assert!(!world.hub.has(&Audience::Group(group("x"))) && world.hub.has(&Audience::Group(group("g"))));
+    assert!(!world.shard.has(&Audience::Group(group("x"))) && world.shard.has(&Audience::Group(group("g"))));
     world.restart();
     assert_eq!(all_groups(&world), ["", "g", ""]);
     assert_eq!(read_by(&world, &clients), [] as [&str; 0], "nothing is sent to the clients");
@@ -200,7 +200,7 @@ fn r4_more_groups_than_a_session_may_be_in_are_refused_before() {
         Err(CommandError::TooManyGroups),
         "b would have four"
     );
-    assert!(!world.hub.has(&Audience::Group(group("x"))), "nobody was added");
+    assert!(!world.shard.has(&Audience::Group(group("x"))), "nobody was added");
     assert_eq!(done(&mut world, add(all(), &["g", "h", "x"])), Ok(Done::Executed));
     assert_eq!(done(&mut world, add(to_connection("b"), &["y"])), Err(CommandError::TooManyGroups));
     assert_eq!(done(&mut world, add(to_connection("nobody"), &["y"])), Err(CommandError::UnknownConnection));
@@ -244,7 +244,7 @@ fn a_closed_client_gets_what_was_sent_before_then_the_reason_and_can_never_resum
     assert_eq!(world.reads(&b), ["1 last"]);
     assert_eq!((world.refusal(&a), world.refusal(&c)), (OpenError::Refused, OpenError::Refused));
     world.restart();
-    assert_eq!((world.refusal(&c), world.hub.sessions()), (OpenError::Refused, 1));
+    assert_eq!((world.refusal(&c), world.shard.sessions()), (OpenError::Refused, 1));
 }
 
 #[test]
@@ -348,7 +348,7 @@ fn r8_a_repeatable_request_has_its_first_answer_whatever_became_true_also_after_
         let (put, granted) = (put(&mut world), grant(&mut world));
         let done = (world.done[&put], world.done[&granted], world.waiting());
         assert_eq!(done, (refused, Ok(Done::Repeated), 0), "after {restarts} restarts");
-        assert!(!world.hub.has(&Audience::Group(group("g"))));
+        assert!(!world.shard.has(&Audience::Group(group("g"))));
         world.restart();
     }
 }
@@ -424,13 +424,13 @@ fn sessions_without_a_socket_exist_and_those_about_to_end_do_not() {
     let id = |id: &str| Audience::Connection(ConnectionId::new(id));
     let user = |id: &str| Audience::User(UserId::new(id));
     for (audience, exists) in [(id("a"), true), (user("ann"), true), (user("bob"), true), (id("x"), false)] {
-        assert_eq!(world.hub.has(&audience), exists, "{audience:?}");
+        assert_eq!(world.shard.has(&audience), exists, "{audience:?}");
     }
     world.close(&b, crate::hub::SocketEnd::ClosedForGood);
     assert!(
-        !world.hub.has(&id("b"))
-            && !world.hub.has(&user("bob"))
-            && !world.hub.has(&Audience::Group(group("h")))
+        !world.shard.has(&id("b"))
+            && !world.shard.has(&user("bob"))
+            && !world.shard.has(&Audience::Group(group("h")))
     );
     let refused = world.command(add(to_connection("b"), &["x"]));
     assert_eq!(world.done[&refused], Err(CommandError::UnknownConnection));
@@ -446,14 +446,14 @@ fn members_are_listed_by_their_ids_behind_any_id() {
     world.open("other");
     let page = |behind: Option<&str>, count| -> Vec<String> {
         let behind = behind.map(ConnectionId::new);
-        let members = world.hub.members(&group("g"), behind.as_ref(), count);
+        let members = world.shard.members(&group("g"), behind.as_ref(), count);
         members.iter().map(|member| member.connection_id.to_string()).collect()
     };
     assert_eq!(page(None, 3), ["c0", "c1", "c2"]);
     assert_eq!(page(Some("c2"), 3), ["c3", "c4", "c5"]);
     assert_eq!(page(Some("c55"), 100), ["c6", "c7", "c8", "c9"]);
     assert_eq!(page(Some("c9"), 3), [] as [&str; 0]);
-    assert!(world.hub.members(&group("none"), None, 3).is_empty());
+    assert!(world.shard.members(&group("none"), None, 3).is_empty());
 }
 
 #[test]
@@ -461,14 +461,14 @@ fn permissions_are_told_with_roles_and_rules_together() {
     let mut world = World::new();
     world.open_with(opening_as("a", &["webpubsub.sendToGroups.g*"]));
     let id = ConnectionId::new("a");
-    let may = |world: &World, name| world.hub.allows(&id, Permission::SendToGroup, &group(name));
+    let may = |world: &World, name| world.shard.allows(&id, Permission::SendToGroup, &group(name));
     assert!(may(&world, "g1") && !may(&world, "h"));
     for (name, allow) in [("g1", false), ("h", true)] {
         world.change_rule("a", Permission::SendToGroup, name, allow);
     }
     world.settle();
     assert!(!may(&world, "g1") && may(&world, "g2") && may(&world, "h"));
-    assert!(!world.hub.allows(&ConnectionId::new("nobody"), Permission::SendToGroup, &group("h")));
+    assert!(!world.shard.allows(&ConnectionId::new("nobody"), Permission::SendToGroup, &group("h")));
 }
 
 #[test]

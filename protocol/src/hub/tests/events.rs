@@ -266,7 +266,7 @@ fn an_end_is_told_until_the_application_has_heard_of_it_under_one_id() {
     assert_eq!(world.bodies().last().unwrap(), "told alice");
     world.restart();
     assert!(world.disconnected.is_empty());
-    assert_eq!(world.hub.untold(), 0);
+    assert_eq!(world.shard.untold(), 0);
 }
 
 #[test]
@@ -304,7 +304,7 @@ fn sessions_that_a_stop_ends_are_told() {
     world.handle(Input::Stop);
     world.settle();
     assert_eq!(world.tells().reason, "The gateway was stopped.");
-    assert_eq!(world.hub.sessions(), 0);
+    assert_eq!(world.shard.sessions(), 0);
 }
 
 #[test]
@@ -316,7 +316,7 @@ fn without_a_handler_for_it_nothing_is_kept_of_an_end() {
     world.settle();
     world.restart();
     assert!(world.disconnected.is_empty());
-    assert_eq!(world.hub.untold(), 0);
+    assert_eq!(world.shard.untold(), 0);
 }
 
 #[test]
@@ -329,16 +329,16 @@ fn beyond_the_bound_an_end_is_not_told() {
     for n in 2..UNTOLD_MAX {
         let mut other = told.clone();
         other.subject.connection_id = ConnectionId::new(&n.to_string());
-        world.hub.insert_untold(other);
+        world.shard.insert_untold(other);
     }
     world.close(&bob, SocketEnd::ClosedForGood);
     world.settle();
-    assert_eq!((world.tells().subject.connection_id.as_str(), world.hub.untold()), ("bob", UNTOLD_MAX));
+    assert_eq!((world.tells().subject.connection_id.as_str(), world.shard.untold()), ("bob", UNTOLD_MAX));
     let carol = world.open("carol");
     world.close(&carol, SocketEnd::ClosedForGood);
     world.settle();
     assert!(world.disconnected.is_empty());
-    assert_eq!(world.hub.untold(), UNTOLD_MAX);
+    assert_eq!(world.shard.untold(), UNTOLD_MAX);
 }
 
 #[test]

@@ -150,7 +150,7 @@ fn an_open_that_certainly_failed_is_refused_for_now_and_leaves_nothing() {
     let open = world.ask(opening("alice"));
     world.fail(Definite);
     assert_eq!(world.opened[&open].as_ref().unwrap_err(), &OpenError::Unavailable);
-    assert_eq!((world.hub.sessions(), world.hub.poll_timeout()), (0, None));
+    assert_eq!((world.shard.sessions(), world.shard.poll_timeout()), (0, None));
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn r8_an_open_in_doubt_is_tried_again_until_it_is_known() {
     world.store();
     world.apply();
     assert!(world.opened[&open].is_ok(), "and it is answered once");
-    assert_eq!((world.hub.sessions(), world.bodies()[1..].to_vec()), (1, texts(["alice opened"; 2])));
+    assert_eq!((world.shard.sessions(), world.bodies()[1..].to_vec()), (1, texts(["alice opened"; 2])));
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn r8_a_second_copy_of_an_opening_does_not_begin_the_session_anew() {
     world.apply();
     assert_eq!(world.ask_for(&alice, publish(2, "g", "hi")), ["1 hi", "ack 2"]);
     world.wait_ms(RETENTION_MS);
-    assert_eq!(world.hub.sessions(), 1, "nor is it taken for detached");
+    assert_eq!(world.shard.sessions(), 1, "nor is it taken for detached");
     assert_eq!(world.reads(&alice), Vec::<String>::new());
 }
 
@@ -227,7 +227,7 @@ fn r9_a_session_whose_end_cannot_be_stored_is_doomed_until_it_is() {
     world.settle();
     assert_eq!(world.refusal(&bob), OpenError::Refused);
     assert_eq!(world.bodies().last().unwrap(), &ended("bob", EndReason::OutboxFull));
-    assert_eq!(world.hub.poll_timeout(), None);
+    assert_eq!(world.shard.poll_timeout(), None);
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn a_client_that_closed_for_good_is_refused_even_while_its_end_is_not_stored() {
     assert_eq!(world.refusal(&alice), OpenError::Refused);
     world.wait_ms(RETRIED_MS);
     world.settle();
-    assert_eq!((world.hub.sessions(), world.refusal(&alice)), (0, OpenError::Refused));
+    assert_eq!((world.shard.sessions(), world.refusal(&alice)), (0, OpenError::Refused));
 }
 
 #[test]
@@ -283,9 +283,9 @@ fn a_batch_of_a_session_that_has_ended_is_not_tried_again() {
     assert_eq!(world.appends.len(), 2, "the batch once more, and the end");
     world.fail(Indefinite);
     world.settle();
-    assert_eq!(world.hub.sessions(), 0);
+    assert_eq!(world.shard.sessions(), 0);
     world.wait_ms(RETRIED_MS);
-    assert_eq!((world.waiting(), world.hub.poll_timeout()), (0, None));
+    assert_eq!((world.waiting(), world.shard.poll_timeout()), (0, None));
     world.open("bob");
     let key = world.log.last().unwrap().key.boot;
     assert_eq!(key.settled_below, key.counter, "nobody waits for its outcome");
@@ -296,7 +296,7 @@ fn a_hub_that_has_not_folded_its_own_boot_is_not_available() {
     let mut world = World::new();
     let alice = world.open("alice");
     world.start();
-    assert!(!world.hub.is_live());
+    assert!(!world.shard.is_live());
     let open = world.ask(opening("bob"));
     assert_eq!(world.opened[&open].as_ref().unwrap_err(), &OpenError::Unavailable);
     assert_eq!(world.refusal(&alice), OpenError::Unavailable);
@@ -306,7 +306,7 @@ fn a_hub_that_has_not_folded_its_own_boot_is_not_available() {
     assert_eq!(world.refusal(&alice), OpenError::Unavailable, "an earlier boot's record is not its own");
     assert_eq!(world.waiting(), 0);
     world.boot();
-    assert!(world.hub.is_live());
+    assert!(world.shard.is_live());
     world.resume(&alice);
 }
 

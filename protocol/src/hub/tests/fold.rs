@@ -1,7 +1,7 @@
 //! R2, R5 and R11: the fold over a log, live or not, is one and the same.
 
 use super::harness::*;
-use crate::hub::{Hub, HubSettings, Input, NewSession, OpenError, SocketEnd};
+use crate::hub::{HubSettings, Input, NewSession, OpenError, Shard, SocketEnd};
 use crate::log::{BootId, EndReason, HubTime, Offset, Time};
 use crate::session::OutboxLimits;
 use crate::wire::{Subprotocol, Upstream};
@@ -43,8 +43,8 @@ fn r2_deliveries_to_a_doomed_session_count() {
         world.apply();
     }
     let key = bob.attachment.session.key;
-    let ids = |world: &World| format!("{:?}", world.hub.sessions[key].outbox.lock()).contains("last: 5");
-    assert!(ids(&world), "{:?}", world.hub.sessions[key].outbox.lock());
+    let ids = |world: &World| format!("{:?}", world.shard.sessions[key].outbox.lock()).contains("last: 5");
+    assert!(ids(&world), "{:?}", world.shard.sessions[key].outbox.lock());
 }
 
 #[test]
@@ -62,12 +62,12 @@ fn r5_a_replay_decides_nothing_and_the_live_owner_makes_up_for_it() {
     world.now = world.now.plus_ms(100 * RETENTION_MS);
     world.apply();
     world.wait_ms(0);
-    assert_eq!((world.hub.sessions(), world.waiting()), (2, 0), "neither overflow nor expiry is decided");
+    assert_eq!((world.shard.sessions(), world.waiting()), (2, 0), "neither overflow nor expiry is decided");
     world.boot();
     assert_eq!(world.refusal(&bob), OpenError::Unavailable);
     world.settle();
     assert_eq!(world.bodies().last().unwrap(), &ended("bob", EndReason::OutboxFull));
-    assert_eq!(world.hub.sessions(), 1);
+    assert_eq!(world.shard.sessions(), 1);
     world.resume(&alice);
 }
 
@@ -126,7 +126,7 @@ fn a_boot_ends_plain_sessions_and_detaches_reliable_ones_with_retention_from_its
     world.lose(&bob);
     world.wait_ms(RETENTION_MS - 1);
     world.restart();
-    assert_eq!(world.hub.sessions(), 2);
+    assert_eq!(world.shard.sessions(), 2);
     world.wait_ms(RETENTION_MS - 1);
     assert_eq!(world.waiting(), 0, "the time that bob had waited in the earlier boot does not count");
     let alice = world.resume(&alice);
@@ -134,7 +134,7 @@ fn a_boot_ends_plain_sessions_and_detaches_reliable_ones_with_retention_from_its
     world.wait_ms(1);
     world.settle();
     assert_eq!(world.bodies().last().unwrap(), &ended("bob", EndReason::Expired));
-    assert_eq!(world.hub.sessions(), 1);
+    assert_eq!(world.shard.sessions(), 1);
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn an_ended_session_stays_ended_after_a_restart() {
     world.close(&alice, SocketEnd::ClosedForGood);
     world.settle();
     world.restart();
-    assert_eq!((world.refusal(&alice), world.hub.sessions()), (OpenError::Refused, 0));
+    assert_eq!((world.refusal(&alice), world.shard.sessions()), (OpenError::Refused, 0));
 }
 
 #[test]
@@ -165,10 +165,10 @@ fn what_a_crash_kept_from_the_log_may_be_sent_again_and_what_it_did_not_is_a_dup
 fn another_process_that_boots_takes_over() {
     let mut world = World::new();
     let alice = world.open_in("alice", &["g"]);
-    let boot = Hub::booted(BootId(77), world.now, false);
+    let boot = Shard::booted(BootId(77), world.now, false);
     world.log.push(boot.into());
     world.apply();
-    assert!(!world.hub.is_live());
+    assert!(!world.shard.is_live());
     assert_eq!(world.reads(&alice), ["cut"], "it is attached to nobody any more");
     world.send(&alice, [publish(1, "g", "stale")]);
     world.wait_ms(10 * RETENTION_MS);
@@ -182,11 +182,11 @@ fn a_boot_from_a_copy_ends_all_sessions_and_what_it_says_of_them_is_told() {
     world.takes_disconnected = true;
     let alice = world.open_in("alice", &["g"]);
     world.ask_for(&alice, publish(None, "g", "hi"));
-    let boot = Hub::booted_from_copy(BootId(77), world.now, true);
+    let boot = Shard::booted_from_copy(BootId(77), world.now, true);
     world.log.push(boot.into());
     world.apply();
-    assert_eq!((world.hub.sessions(), world.hub.untold()), (0, 1));
-    assert!(!world.hub.is_idle(), "its end is to be told");
+    assert_eq!((world.shard.sessions(), world.shard.untold()), (0, 1));
+    assert!(!world.shard.is_idle(), "its end is to be told");
     assert_eq!(world.refusal(&alice), OpenError::Unavailable, "this boot is not the owner any more");
 }
 
@@ -202,8 +202,8 @@ fn records_that_were_applied_already_are_passed_over() {
         let portion = (from..world.log.len()).map(|n| (Offset(n as u64), world.log[n].clone())).collect();
         world.handle(Input::Records(portion));
     }
-    assert!(world.hub.is_live());
-    assert_eq!((world.reads(&alice), world.hub.sessions()), (vec![], 1));
+    assert!(world.shard.is_live());
+    assert_eq!((world.reads(&alice), world.shard.sessions()), (vec![], 1));
     assert_eq!(world.ask_for(&alice, publish(1, "g", "ho")), ["2 ho", "ack 1"]);
 }
 
@@ -219,11 +219,11 @@ fn a_boot_that_is_stamped_behind_the_log_takes_effect_at_the_logs_time() {
     world.now = START;
     world.start();
     world.apply();
-    assert_eq!(world.hub.time(), last);
+    assert_eq!(world.shard.time(), last);
     world.boot();
     assert_eq!(world.log.last().unwrap().time, START);
-    assert_eq!(world.hub.time(), last);
-    assert_eq!(world.hub.poll_timeout(), Some(last.plus_ms(RETENTION_MS)), "alice waits from then on");
+    assert_eq!(world.shard.time(), last);
+    assert_eq!(world.shard.poll_timeout(), Some(last.plus_ms(RETENTION_MS)), "alice waits from then on");
     let told: Vec<_> = world.disconnected.iter().map(|disconnected| disconnected.time).collect();
     assert_eq!(told, [last]);
     world.now = HubTime::begin(START, last).at(START);
@@ -241,7 +241,7 @@ fn a_second_copy_of_a_boot_is_passed_over() {
     let boot = world.log[0].clone();
     world.log.push(boot);
     world.apply();
-    assert!(world.hub.is_live());
-    assert_eq!(world.hub.poll_timeout(), None);
+    assert!(world.shard.is_live());
+    assert_eq!(world.shard.poll_timeout(), None);
     assert_eq!(world.ask_for(&alice, publish(1, "g", "hi")), ["1 hi", "ack 1"]);
 }

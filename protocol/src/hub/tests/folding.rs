@@ -13,17 +13,17 @@ fn filtered(filter: &str) -> Selection {
 
 /// The records stored so far come back, and nobody lets the hub go on with them.
 fn bring(world: &mut World) {
-    let from = world.hub.applied().map_or(0, |applied| applied.0 as usize + 1);
+    let from = world.shard.applied().map_or(0, |applied| applied.0 as usize + 1);
     let records = world.log.iter().enumerate().skip(from);
     let records = records.map(|(offset, record)| (Offset(offset as u64), Arc::clone(record))).collect();
-    world.hub.handle(world.now, Input::Records(records));
+    world.shard.handle(world.now, Input::Records(records));
 }
 
 /// Lets the hub go on until nothing waits; returns how many portions that took.
 fn go_on(world: &mut World) -> usize {
     let mut portions = 0;
-    while world.hub.has_waiting() {
-        world.hub.handle(world.now, Input::GoOn);
+    while world.shard.has_waiting() {
+        world.shard.handle(world.now, Input::GoOn);
         portions += 1;
     }
     portions
@@ -43,29 +43,29 @@ fn clients(world: &mut World, count: usize) -> Vec<Client> {
 fn others_are_served_while_a_filter_looks_for_its_sessions() {
     let mut world = World::new();
     let clients = clients(&mut world, 200);
-    world.hub.fold_in_portions_of(1);
+    world.shard.fold_in_portions_of(1);
     world.command(send(filtered("endswith(userId,'7')"), "to some"));
     world.send(&clients[7], [join(1, "7")]);
     world.store();
     world.store();
     bring(&mut world);
-    assert!(world.hub.has_waiting());
-    let applied = world.hub.applied();
+    assert!(world.shard.has_waiting());
+    let applied = world.shard.applied();
 
     // A client comes back and another one publishes while the filter is at work.
-    world.hub.handle(world.now, Input::GoOn);
+    world.shard.handle(world.now, Input::GoOn);
     let lost = Input::SocketClosed { session: clients[3].attachment.session, end: SocketEnd::Lost };
-    world.hub.handle(world.now, lost);
+    world.shard.handle(world.now, lost);
     let resuming = Resuming {
         open: OpenId(u64::MAX),
         connection_id: clients[3].id.clone(),
         subprotocol: Subprotocol::JsonReliable,
         has_waited: false,
     };
-    world.hub.handle(world.now, Input::Resume(resuming));
-    let outputs: Vec<Output> = std::iter::from_fn(|| world.hub.poll_output()).collect();
+    world.shard.handle(world.now, Input::Resume(resuming));
+    let outputs: Vec<Output> = std::iter::from_fn(|| world.shard.poll_output()).collect();
     assert!(matches!(&*outputs, [Output::Opened { outcome: Ok(_), .. }]), "{outputs:?}");
-    assert_eq!((world.hub.applied(), world.hub.has_waiting()), (applied, true));
+    assert_eq!((world.shard.applied(), world.shard.has_waiting()), (applied, true));
     assert!(world.reads(&clients[7]).is_empty(), "not before all are chosen");
 
     assert_eq!(go_on(&mut world), 4);
@@ -80,7 +80,7 @@ fn others_are_served_while_a_filter_looks_for_its_sessions() {
 fn whom_a_record_means_is_what_they_were_before_the_next_record() {
     let mut world = World::new();
     let clients = clients(&mut world, 130);
-    world.hub.fold_in_portions_of(1);
+    world.shard.fold_in_portions_of(1);
     let add =
         |filter: &str, name: &str| Action::Add { selection: filtered(filter), groups: vec![group(name)] };
     world.command(add("userId ne 'u5'", "g"));
@@ -93,7 +93,7 @@ fn whom_a_record_means_is_what_they_were_before_the_next_record() {
     }
     bring(&mut world);
     go_on(&mut world);
-    assert_eq!(world.hub.sessions(), 129);
+    assert_eq!(world.shard.sessions(), 129);
     for (n, client) in clients.iter().enumerate() {
         let expected: &[&str] = if n == 5 { &["1 all"] } else { &["1 all", "2 left"] };
         assert_eq!(&world.reads(client)[..expected.len()], expected, "{n}");
@@ -138,7 +138,7 @@ fn many_messages_for_many_sessions_that_came_at_once_held_everybody_up() {
         world.store();
     }
     // Room for the deliveries of one record.
-    world.hub.fold_in_portions_of(400);
+    world.shard.fold_in_portions_of(400);
     bring(&mut world);
     assert_eq!(go_on(&mut world), 19, "others are served after each");
     let messages = clients.iter().map(|client| world.reads(client).len()).collect::<Vec<_>>();
@@ -171,7 +171,7 @@ fn a_filter_of_15_kb_over_ten_thousand_sessions_held_the_hub() {
         bring(&mut world);
         let ms = PORTION_MS * (1 + go_on(&mut world));
         assert!(ms <= 80, "about {ms} ms: {}", &filter[..60]);
-        while world.hub.poll_output().is_some() {}
+        while world.shard.poll_output().is_some() {}
     }
     assert!(world.reads(&clients[0]).len() > 1);
 }
@@ -181,15 +181,15 @@ fn what_is_asked_for_by_name_is_not_looked_for_among_all() {
     let mut world = World::new();
     let clients = clients(&mut world, 2_000);
     world.ask_for(&clients[1_000], join(1, "g"));
-    world.hub.fold_in_portions_of(200);
+    world.shard.fold_in_portions_of(200);
     for filter in
         ["userId eq 'u1000'", "connectionId eq 'c01000'", "'g' in groups", "'g' in groups or userId eq 'u'"]
     {
         world.command(send(filtered(filter), "m"));
         world.store();
         bring(&mut world);
-        assert!(!world.hub.has_waiting(), "{filter}");
-        while world.hub.poll_output().is_some() {}
+        assert!(!world.shard.has_waiting(), "{filter}");
+        while world.shard.poll_output().is_some() {}
     }
     assert_eq!(world.reads(&clients[1_000]), ["1 m", "2 m", "3 m", "4 m"]);
 }
@@ -206,10 +206,10 @@ fn forty_sessions_in_many_groups_that_were_closed_together_held_everybody_up() {
         world.store();
     }
     bring(&mut world);
-    let mut left = vec![world.hub.sessions()];
-    while world.hub.has_waiting() {
-        world.hub.handle(world.now, Input::GoOn);
-        left.push(world.hub.sessions());
+    let mut left = vec![world.shard.sessions()];
+    while world.shard.has_waiting() {
+        world.shard.handle(world.now, Input::GoOn);
+        left.push(world.shard.sessions());
     }
     assert_eq!(left, [11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0], "others are served after each");
     const { assert!(GROUPS * 50 > FOLD_STEPS_MAX) };

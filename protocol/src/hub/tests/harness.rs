@@ -36,7 +36,7 @@ pub(super) struct Client {
 
 pub(super) struct World {
     pub now: Time,
-    pub hub: Hub,
+    pub shard: Shard,
     pub budget: Arc<MemoryBudget>,
     pub log: Vec<Arc<Record>>,
     /// What the hub wants appended and nobody has decided about, oldest first.
@@ -65,7 +65,7 @@ impl World {
         let budget = Arc::new(MemoryBudget::new(budget_bytes));
         let mut world = Self {
             now: START,
-            hub: Hub::new(settings.clone(), Shard::WHOLE, BootId(0), Arc::clone(&budget)),
+            shard: Shard::new(settings.clone(), ShardId::WHOLE, BootId(0), Arc::clone(&budget)),
             budget,
             log: Vec::new(),
             appends: VecDeque::new(),
@@ -100,22 +100,22 @@ impl World {
         self.ended.clear();
         self.applied = 0;
         let budget = Arc::clone(&self.budget);
-        self.hub = Hub::new(self.settings.clone(), Shard::WHOLE, BootId(self.boots), budget);
+        self.shard = Shard::new(self.settings.clone(), ShardId::WHOLE, BootId(self.boots), budget);
     }
 
     /// The process's own boot is stored and everything folded.
     pub fn boot(&mut self) {
         self.handle(Input::TakesDisconnected(self.takes_disconnected));
-        self.log.push(Arc::new(Hub::booted(BootId(self.boots), self.now, self.takes_disconnected)));
+        self.log.push(Arc::new(Shard::booted(BootId(self.boots), self.now, self.takes_disconnected)));
         self.apply();
     }
 
     pub fn handle(&mut self, input: Input) {
-        self.hub.handle(self.now, input);
-        while self.hub.has_waiting() {
-            self.hub.handle(self.now, Input::GoOn);
+        self.shard.handle(self.now, input);
+        while self.shard.has_waiting() {
+            self.shard.handle(self.now, Input::GoOn);
         }
-        while let Some(output) = self.hub.poll_output() {
+        while let Some(output) = self.shard.poll_output() {
             match output {
                 Output::Append { append, records } => self.appends.push_back((append, records)),
                 Output::Opened { open, outcome } => assert!(self.opened.insert(open, outcome).is_none()),
@@ -128,7 +128,7 @@ impl World {
                 Output::Ended(ended) => self.ended.push(*ended),
             }
         }
-        self.hub.wake_writers();
+        self.shard.wake_writers();
     }
 
     // The log.
@@ -173,7 +173,7 @@ impl World {
     /// Time passes; timers that are due go off.
     pub fn wait_ms(&mut self, ms: u64) {
         self.now = self.now.plus_ms(ms);
-        if self.hub.poll_timeout().is_some_and(|at| at <= self.now) {
+        if self.shard.poll_timeout().is_some_and(|at| at <= self.now) {
             self.handle(Input::Timeout);
         }
     }

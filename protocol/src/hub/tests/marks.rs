@@ -15,7 +15,7 @@ fn with_messages_max(messages_max: usize) -> World {
 /// The driver hears that clients have acknowledged something.
 fn hear(world: &mut World) {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-    while world.hub.poll_acknowledged(&mut context).is_ready() {
+    while world.shard.poll_acknowledged(&mut context).is_ready() {
         world.handle(Input::Acknowledged);
     }
 }
@@ -81,9 +81,9 @@ fn a_mark_waits_a_second_and_names_the_session_by_the_offset_of_its_first_record
     let session = Offset(number.expect("bob's session") as u64);
     assert_eq!(marks(&world), [[SequenceMark { session, sequence_id: 2 }]]);
     world.wait_ms(MARK_MS);
-    assert_eq!((world.waiting(), world.hub.is_marked()), (0, true), "nothing has moved");
+    assert_eq!((world.waiting(), world.shard.is_marked()), (0, true), "nothing has moved");
     acknowledges(&mut world, &bob, 2);
-    assert_eq!(world.hub.poll_timeout(), None, "nor by an ack that frees nothing");
+    assert_eq!(world.shard.poll_timeout(), None, "nor by an ack that frees nothing");
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn a_session_that_appends_anyway_has_its_mark_in_its_own_record() {
     assert_eq!(acks, [Some(2), None]);
     world.settle();
     mark(&mut world);
-    assert!(marks(&world).is_empty() && world.hub.is_marked());
+    assert!(marks(&world).is_empty() && world.shard.is_marked());
     world.restart();
     let alice = world.resume(&alice);
     assert_eq!(world.reads(&alice), ["3 3"]);
@@ -171,7 +171,7 @@ fn more_than_a_quarter_of_the_bound_does_not_wait() {
     assert_eq!(world.waiting(), 1, "one is in flight");
     world.settle();
     assert_eq!(marks(&world).len(), 2, "the next follows at once");
-    assert_eq!(world.hub.poll_timeout(), None);
+    assert_eq!(world.shard.poll_timeout(), None);
 }
 
 #[test]
@@ -230,13 +230,13 @@ fn at_the_end_everything_is_marked_at_once_and_a_failure_is_the_end_of_it() {
     world.wait_ms(MARK_MS);
     acknowledges(&mut world, &bob, 4);
     world.handle(Input::Leave);
-    assert!(!world.hub.is_marked());
+    assert!(!world.shard.is_marked());
     world.settle();
-    assert_eq!((marks(&world).len(), world.hub.is_marked()), (2, true));
+    assert_eq!((marks(&world).len(), world.shard.is_marked()), (2, true));
     acknowledges(&mut world, &bob, 5);
     assert_eq!(world.waiting(), 1, "also what comes after that");
     world.fail(Definite);
-    assert_eq!((world.waiting(), world.hub.is_marked()), (0, true));
+    assert_eq!((world.waiting(), world.shard.is_marked()), (0, true));
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn a_session_whose_end_is_decided_gets_no_mark() {
     world.close(&bob, crate::hub::SocketEnd::ClosedForGood);
     mark(&mut world);
     assert!(marks(&world).is_empty());
-    assert_eq!((world.hub.sessions(), world.hub.by_number.len()), (1, 1));
+    assert_eq!((world.shard.sessions(), world.shard.by_number.len()), (1, 1));
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn sessions_that_are_not_reliable_have_no_marks() {
     publishes(&mut world, &alice, 1..=5);
     assert_eq!(world.reads(&plain).len(), 6);
     world.reads(&plain);
-    assert_eq!((world.hub.poll_timeout(), world.hub.by_number.len()), (None, 1));
+    assert_eq!((world.shard.poll_timeout(), world.shard.by_number.len()), (None, 1));
 }
 
 /// Restarted and detached, with `kept` messages that the log does not know to be acknowledged.
@@ -289,14 +289,14 @@ fn a_restart_makes_no_session_too_large() {
     for _ in 0..3 {
         world.restart();
         world.settle();
-        assert_eq!(world.hub.sessions(), 2, "{:?}", world.bodies());
+        assert_eq!(world.shard.sessions(), 2, "{:?}", world.bodies());
     }
     let bob = world.resume(&bob);
     assert_eq!(world.reads(&bob).len(), 16);
     acknowledges(&mut world, &bob, 16);
     let alice = world.resume(&alice);
     publishes(&mut world, &alice, 17..=24);
-    assert_eq!(world.hub.sessions(), 2);
+    assert_eq!(world.shard.sessions(), 2);
     publishes(&mut world, &alice, [25]);
     assert_eq!(world.bodies().last().unwrap(), &ended("bob", EndReason::OutboxFull), "one bound again");
 }
@@ -305,7 +305,7 @@ fn a_restart_makes_no_session_too_large() {
 fn twice_the_bound_is_the_most_after_a_restart() {
     let (mut world, alice, bob) = restarted(8, 8);
     publishes(&mut world, &alice, 9..=16);
-    assert_eq!(world.hub.sessions(), 2);
+    assert_eq!(world.shard.sessions(), 2);
     publishes(&mut world, &alice, [17]);
     assert_eq!(world.bodies().last().unwrap(), &ended("bob", EndReason::OutboxFull));
     assert_eq!(world.refusal(&bob), OpenError::Refused);
@@ -319,10 +319,10 @@ fn twice_the_bound_holds_until_the_client_is_through_what_was_brought_back() {
     publishes(&mut world, &alice, 9..=12);
     acknowledges(&mut world, &bob, 1);
     publishes(&mut world, &alice, [13]);
-    assert_eq!(world.hub.sessions(), 2, "12 wait");
+    assert_eq!(world.shard.sessions(), 2, "12 wait");
     acknowledges(&mut world, &bob, 8);
     publishes(&mut world, &alice, 14..=16);
-    assert_eq!(world.hub.sessions(), 2, "8 wait");
+    assert_eq!(world.shard.sessions(), 2, "8 wait");
     publishes(&mut world, &alice, [17]);
     assert_eq!(world.bodies().last().unwrap(), &ended("bob", EndReason::OutboxFull));
 }
@@ -343,7 +343,7 @@ fn what_a_restart_brings_back_is_shed_no_earlier_than_one_retention_later() {
         .map(|id| world.try_resume(id, crate::wire::Subprotocol::JsonReliable).expect("an attachment"));
     publishes(&mut world, &alice, 61..=100);
     assert!(world.budget.used_bytes() > budget_bytes);
-    assert_eq!(world.hub.sessions(), 2);
+    assert_eq!(world.shard.sessions(), 2);
     world.wait_ms(RETENTION_MS);
     world.settle();
     assert_eq!(world.bodies().last().unwrap(), &ended("bob", EndReason::Shed));

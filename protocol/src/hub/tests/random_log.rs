@@ -260,7 +260,7 @@ impl LogWriter {
                 self.boot = BootId(self.boot.0 + 1);
                 self.first_of_boot = self.log.len();
                 self.proposers = [Proposer::new(self.boot, 0), Proposer::new(self.boot, 1)];
-                let booted = if n.is_multiple_of(7) { Hub::booted_from_copy } else { Hub::booted };
+                let booted = if n.is_multiple_of(7) { Shard::booted_from_copy } else { Shard::booted };
                 return self.log.push(Arc::new(booted(self.boot, Time(n), n.is_multiple_of(3))));
             }
             // Nothing of an earlier boot arrives after a boot.

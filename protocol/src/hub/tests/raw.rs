@@ -78,7 +78,7 @@ fn scenario_24_a_raw_publish_without_permission_closes_with_1008_and_what_came_a
     assert_eq!(world.reads(&bob), ["1 before"]);
     assert_eq!(world.bodies().last().unwrap(), "raw ended ProtocolViolation");
     assert!(has_nothing_pending(&raw));
-    assert_eq!(world.hub.sessions(), 1);
+    assert_eq!(world.shard.sessions(), 1);
 }
 
 #[test]
@@ -150,5 +150,5 @@ fn a_lost_raw_client_whose_publish_fails_leaves_nothing_behind() {
     world.settle();
     assert_eq!(world.reads(&bob), Vec::<String>::new());
     assert_eq!(world.bodies().last().unwrap(), "raw ended ClientClosed");
-    assert_eq!(world.hub.sessions(), 1);
+    assert_eq!(world.shard.sessions(), 1);
 }

@@ -314,5 +314,5 @@ fn requests_that_a_client_sent_before_it_closed_for_good_are_executed_before_its
     assert_eq!(world.reads(&bob), ["1 a", "2 b"]);
     let expected = ["alice published a", "alice published b", "alice joined g", "alice ended ClientClosed"];
     assert_eq!(world.bodies()[3..], expected);
-    assert_eq!(world.hub.sessions(), 1);
+    assert_eq!(world.shard.sessions(), 1);
 }

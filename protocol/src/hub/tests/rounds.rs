@@ -29,7 +29,7 @@ fn round(world: &World, checkpointer: &mut Checkpointer) -> (Vec<usize>, Option<
     let mut writes = Vec::new();
     let mut trim = None;
     loop {
-        match checkpointer.step(world.now, &world.hub) {
+        match checkpointer.step(world.now, &world.shard) {
             Step::Idle => return (writes, trim),
             Step::More => {}
             Step::Write(changes) => {
@@ -46,8 +46,8 @@ fn checkpointer() -> Checkpointer {
 
 /// Lets the log grow by so many bytes, about.
 fn grow(world: &mut World, client: &Client, bytes: u64) {
-    let until = world.hub.applied_bytes() + bytes;
-    while world.hub.applied_bytes() < until {
+    let until = world.shard.applied_bytes() + bytes;
+    while world.shard.applied_bytes() < until {
         world.ask_for(client, leave(None, "nowhere"));
     }
 }
@@ -58,11 +58,11 @@ fn a_round_begins_when_the_log_has_grown_and_trims_to_the_one_before() {
     let alice = world.open("alice");
     let mut checkpointer = checkpointer();
     assert_eq!(round(&world, &mut checkpointer), (vec![], None));
-    let missing = BOUNDS.log_bytes_min - world.hub.applied_bytes();
+    let missing = BOUNDS.log_bytes_min - world.shard.applied_bytes();
     grow(&mut world, &alice, missing - 96);
     assert_eq!(round(&world, &mut checkpointer), (vec![], None), "not yet");
     grow(&mut world, &alice, 96);
-    let first = world.hub.applied().unwrap();
+    let first = world.shard.applied().unwrap();
     assert_eq!(round(&world, &mut checkpointer), (vec![1, 1], None), "alice's chunk, then the hub's part");
     grow(&mut world, &alice, BOUNDS.log_bytes_min);
     assert_eq!(round(&world, &mut checkpointer), (vec![1], Some(Offset(first.0 + 1))), "alice is the same");
@@ -96,19 +96,19 @@ fn at_rest_the_log_comes_down_to_what_is_needed() {
     let mut checkpointer = Checkpointer::new(1, bounds, None, Stored::nothing());
     assert_eq!(round(&world, &mut checkpointer).0.len(), 0);
     grow(&mut world, &alice, REST_LOG_BYTES);
-    let due = checkpointer.poll_timeout(&world.hub).unwrap();
+    let due = checkpointer.poll_timeout(&world.shard).unwrap();
     assert_eq!(due, world.now.plus_ms(BOUNDS.rest_ms));
     world.now = Time(due.0 - 1);
     assert_eq!(round(&world, &mut checkpointer), (vec![], None));
     world.now = due;
-    let applied = world.hub.applied().unwrap();
+    let applied = world.shard.applied().unwrap();
     let (writes, trim) = round(&world, &mut checkpointer);
     assert_eq!(
         (writes, trim),
         (vec![1, 1, 1], Some(Offset(applied.0 + 1))),
         "a round, and the next one at once"
     );
-    assert_eq!(checkpointer.poll_timeout(&world.hub), None, "there is nothing left to trim");
+    assert_eq!(checkpointer.poll_timeout(&world.shard), None, "there is nothing left to trim");
 }
 
 #[test]
@@ -119,12 +119,12 @@ fn while_something_comes_rounds_at_rest_keep_their_distance() {
     let mut checkpointer = Checkpointer::new(1, bounds, None, Stored::nothing());
     round(&world, &mut checkpointer);
     grow(&mut world, &alice, REST_LOG_BYTES);
-    world.now = checkpointer.poll_timeout(&world.hub).unwrap();
-    while !matches!(checkpointer.step(world.now, &world.hub), Step::Write(_)) {}
+    world.now = checkpointer.poll_timeout(&world.shard).unwrap();
+    while !matches!(checkpointer.step(world.now, &world.shard), Step::Write(_)) {}
     grow(&mut world, &alice, 96);
     checkpointer.written(world.now, 0, true);
     assert_eq!(round(&world, &mut checkpointer), (vec![1], None));
-    assert_eq!(checkpointer.poll_timeout(&world.hub), Some(world.now.plus_ms(BOUNDS.rest_ms)));
+    assert_eq!(checkpointer.poll_timeout(&world.shard), Some(world.now.plus_ms(BOUNDS.rest_ms)));
 }
 
 #[test]
@@ -133,8 +133,8 @@ fn after_a_failure_a_round_begins_anew_after_a_while() {
     let alice = world.open("alice");
     let mut checkpointer = checkpointer();
     grow(&mut world, &alice, BOUNDS.log_bytes_min);
-    while !matches!(checkpointer.step(world.now, &world.hub), Step::Write(_)) {}
-    assert_eq!(checkpointer.step(world.now, &world.hub), Step::Idle, "one write of a shard at a time");
+    while !matches!(checkpointer.step(world.now, &world.shard), Step::Write(_)) {}
+    assert_eq!(checkpointer.step(world.now, &world.shard), Step::Idle, "one write of a shard at a time");
     assert_eq!(checkpointer.written(world.now, 0, false), None);
     grow(&mut world, &alice, BOUNDS.log_bytes_min);
     world.now = world.now.plus_ms(BOUNDS.retry_ms - 1);
@@ -158,7 +158,7 @@ fn steps_and_writes_keep_within_their_bounds() {
     let mut checkpointer = checkpointer();
     grow(&mut world, &alice, BOUNDS.log_bytes_min);
     let mut steps = 0;
-    while checkpointer.step(world.now, &world.hub) == Step::More {
+    while checkpointer.step(world.now, &world.shard) == Step::More {
         steps += 1;
     }
     assert!(steps <= 1024 / BOUNDS.step_chunks, "{steps}");
@@ -197,7 +197,7 @@ fn a_session_that_was_ending_ends_after_a_restore() {
     let mut checkpointer = Checkpointer::new(1, bounds, None, Stored::nothing());
     let mut stored: BTreeMap<CheckpointKey, (Offset, Bytes)> = BTreeMap::new();
     while !stored.contains_key(&CheckpointKey::Hub) {
-        if let Step::Write(changes) = checkpointer.step(world.now, &world.hub) {
+        if let Step::Write(changes) = checkpointer.step(world.now, &world.shard) {
             for change in changes {
                 let CheckpointChange::Save { key, covers, bytes } = change else { continue };
                 stored.insert(key, (covers, bytes));
@@ -213,11 +213,11 @@ fn a_session_that_was_ending_ends_after_a_restore() {
     world.start();
     let resolving = restoring.resolve(&settings, 1, BootId(2), &world.budget, end).unwrap();
     assert_eq!(resolving.next(), None, "nothing is kept for a session that is ending");
-    world.hub = resolving.finish(BOUNDS).unwrap().shards.remove(0);
+    world.shard = resolving.finish(BOUNDS).unwrap().shards.remove(0);
     world.boot();
-    assert_eq!((world.hub.sessions(), world.refusal(&bob)), (2, OpenError::Unavailable));
+    assert_eq!((world.shard.sessions(), world.refusal(&bob)), (2, OpenError::Unavailable));
     world.settle();
     assert_eq!(world.bodies().last().unwrap(), &ended("bob", EndReason::OutboxFull));
-    assert_eq!((world.hub.sessions(), world.refusal(&bob)), (1, OpenError::Refused));
+    assert_eq!((world.shard.sessions(), world.refusal(&bob)), (1, OpenError::Refused));
     world.resume(&alice);
 }

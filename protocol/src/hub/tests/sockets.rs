@@ -64,7 +64,7 @@ fn r6_the_newest_socket_wins_at_once_and_the_older_is_cut() {
     let third = world.resume(&first);
     assert_eq!((world.reads(&first), world.reads(&second)), (vec!["cut".into()], vec!["cut".into()]));
     assert_eq!(world.ask_for(&third, publish(1, "g", "hi")), ["1 hi", "ack 1"]);
-    assert_eq!(world.hub.sessions(), 1);
+    assert_eq!(world.shard.sessions(), 1);
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn r6_what_an_older_socket_says_after_a_take_over_changes_nothing() {
     for end in [SocketEnd::Lost, SocketEnd::ClosedForGood, SocketEnd::Violation(Close::INVALID_JSON_MESSAGE)]
     {
         world.close(&old, end);
-        assert_eq!((world.waiting(), world.hub.poll_timeout(), world.reads(&new)), (0, None, vec![]));
+        assert_eq!((world.waiting(), world.shard.poll_timeout(), world.reads(&new)), (0, None, vec![]));
     }
     let third = world.resume(&new);
     assert_eq!(world.reads(&third), ["1 hi"], "the stale ack freed nothing");
@@ -202,7 +202,7 @@ fn a_session_that_is_not_reliable_ends_with_its_socket() {
         world.settle();
         assert_eq!(world.bodies().last().unwrap(), &ended(id, EndReason::ClientClosed));
     }
-    assert_eq!((world.hub.sessions(), world.hub.poll_timeout()), (0, None));
+    assert_eq!((world.shard.sessions(), world.shard.poll_timeout()), (0, None));
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn a_session_expires_only_while_detached_and_not_before_its_retention_is_over() 
     let mut world = World::new();
     let alice = world.open("alice");
     world.wait_ms(100 * RETENTION_MS);
-    assert_eq!((world.waiting(), world.hub.poll_timeout()), (0, None));
+    assert_eq!((world.waiting(), world.shard.poll_timeout()), (0, None));
     world.lose(&alice);
     world.wait_ms(RETENTION_MS - 1);
     assert_eq!(world.waiting(), 0);
@@ -232,7 +232,7 @@ fn a_resume_at_the_last_moment_wins_over_a_timer_that_has_not_gone_off() {
     world.now = world.now.plus_ms(RETENTION_MS);
     let alice = world.resume(&alice);
     world.wait_ms(0);
-    assert_eq!((world.waiting(), world.hub.poll_timeout()), (0, None));
+    assert_eq!((world.waiting(), world.shard.poll_timeout()), (0, None));
     assert_eq!(world.ask_for(&alice, join(1, "g")), ["ack 1"]);
 }
 
@@ -256,7 +256,7 @@ fn a_socket_that_went_while_its_session_was_opened_leaves_a_session_that_expires
     world.lose(&alice);
     world.wait_ms(RETENTION_MS);
     world.settle();
-    assert_eq!(world.hub.sessions(), 0);
+    assert_eq!(world.shard.sessions(), 0);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use bytes::BytesMut;
-use oncewire_protocol::hub::{Hub, Input, OpenId, Output, Resuming, Shard};
+use oncewire_protocol::hub::{Input, OpenId, Output, Resuming, Shard, ShardId};
 use oncewire_protocol::log::{Body, BootId, BootKey, Certainty, Key, Offset, Published, Record, Time};
 use oncewire_protocol::session::{MemoryBudget, Progress};
 use oncewire_protocol::wire::{
@@ -46,11 +46,11 @@ pub fn check(truth: &Truth, cut: u8) {
     for (cuts, shards, now) in
         [(vec![], 1, Time(0)), (vec![cut, cut / 2], 1, Time(1 << 50)), (vec![cut], 2, Time(0))]
     {
-        let hubs: Vec<Hub> =
-            (0..shards).map(|index| fold(&log, &cuts, Shard { index, count: shards }, now)).collect();
-        let held: usize = hubs.iter().map(Hub::sessions).sum();
+        let hubs: Vec<Shard> =
+            (0..shards).map(|index| fold(&log, &cuts, ShardId { index, count: shards }, now)).collect();
+        let held: usize = hubs.iter().map(Shard::sessions).sum();
         assert_eq!(held, expected.len(), "{shards} shards");
-        assert_eq!(hubs.iter().map(Hub::untold).sum::<usize>(), untold, "{shards} shards");
+        assert_eq!(hubs.iter().map(Shard::untold).sum::<usize>(), untold, "{shards} shards");
         let mut outcomes = Outcome::new();
         for mut hub in hubs {
             outcomes.extend(outcome(&mut hub, &truth.names));
@@ -62,7 +62,7 @@ pub fn check(truth: &Truth, cut: u8) {
 /// A new boot, then one message to each group, which shows who is in it.
 fn append_probes(log: &mut Vec<(Offset, Arc<Record>)>, truth: &Truth, expected: &mut Outcome) {
     let last = log.last().map_or(0, |(offset, _)| offset.0);
-    log.push((Offset(last + 1), Arc::new(Hub::booted(BOOT, Time(0), true))));
+    log.push((Offset(last + 1), Arc::new(Shard::booted(BOOT, Time(0), true))));
     for (counter, name) in (1..).zip(GROUPS) {
         let Ok(group) = GroupName::new(name) else { continue };
         let text = format!("probe of {name}");
@@ -88,8 +88,8 @@ fn append_probes(log: &mut Vec<(Offset, Arc<Record>)>, truth: &Truth, expected: 
     }
 }
 
-fn fold(log: &[(Offset, Arc<Record>)], cuts: &[usize], shard: Shard, now: Time) -> Hub {
-    let mut hub = Hub::new(settings(), shard, BOOT, Arc::new(MemoryBudget::new(usize::MAX)));
+fn fold(log: &[(Offset, Arc<Record>)], cuts: &[usize], shard: ShardId, now: Time) -> Shard {
+    let mut hub = Shard::new(settings(), shard, BOOT, Arc::new(MemoryBudget::new(usize::MAX)));
     let mut from = 0;
     let mut ends = cuts.to_vec();
     ends.push(log.len());
@@ -109,7 +109,7 @@ fn fold(log: &[(Offset, Arc<Record>)], cuts: &[usize], shard: Shard, now: Time) 
 }
 
 /// Resumes each of these sessions that a live shard has, and reads what its client is sent, at the beginning of time.
-pub fn outcome(hub: &mut Hub, names: &[(String, Subprotocol)]) -> Outcome {
+pub fn outcome(hub: &mut Shard, names: &[(String, Subprotocol)]) -> Outcome {
     let mut outcome = Outcome::new();
     for (name, subprotocol) in names {
         let connection_id = ConnectionId::new(name);

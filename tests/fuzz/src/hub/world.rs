@@ -6,8 +6,8 @@ use std::task::{Context, Waker};
 
 use bytes::{Bytes, BytesMut};
 use oncewire_protocol::hub::{
-    Action, AppendId, Attachment, Command, CommandId, Hub, HubSettings, Input, NewSession, OpenError, OpenId,
-    Opening, Output, Resuming, Shard, SocketEnd,
+    Action, AppendId, Attachment, Command, CommandId, HubSettings, Input, NewSession, OpenError, OpenId,
+    Opening, Output, Resuming, Shard, ShardId, SocketEnd,
 };
 use oncewire_protocol::log::{
     Audience, Body, BootId, Certainty, EndReason, HandlerState, Permission, Record, Selection, Time,
@@ -43,7 +43,7 @@ enum Waiting {
 
 pub struct World {
     pub truth: Truth,
-    hub: Hub,
+    shard: Shard,
     budget: Arc<MemoryBudget>,
     settings: HubSettings,
     now: Time,
@@ -85,7 +85,7 @@ impl World {
         let truth = Truth::new(settings.groups_per_session_max);
         let mut world = Self {
             truth,
-            hub: Hub::new(settings.clone(), Shard::WHOLE, BootId(0), Arc::clone(&budget)),
+            shard: Shard::new(settings.clone(), ShardId::WHOLE, BootId(0), Arc::clone(&budget)),
             budget,
             settings,
             now,
@@ -219,15 +219,15 @@ impl World {
             if !self.appends.is_empty() || self.handlers.is_busy() {
                 continue;
             }
-            if self.hub.poll_timeout().is_none_or(|at| at.0 > self.now.0 + HEALING_ROUND_MS) {
+            if self.shard.poll_timeout().is_none_or(|at| at.0 > self.now.0 + HEALING_ROUND_MS) {
                 break;
             }
             self.wait(HEALING_ROUND_MS);
         }
         assert!(self.appends.is_empty(), "appends without end");
         assert!(self.waiting.is_empty() && self.commands.is_empty(), "somebody waits for ever");
-        assert_eq!(self.hub.sessions(), self.truth.sessions.len());
-        assert_eq!((self.hub.untold(), self.truth.untold.len()), (0, 0), "ends that nobody is told");
+        assert_eq!(self.shard.sessions(), self.truth.sessions.len());
+        assert_eq!((self.shard.untold(), self.truth.untold.len()), (0, 0), "ends that nobody is told");
         for socket in 0..self.sockets.len() {
             self.read_all(socket);
             self.check_acks(socket);
@@ -268,7 +268,7 @@ impl World {
         let from = self.applied.saturating_sub(again);
         self.applied = to;
         self.handle(Input::Records(self.truth.log[from..to].to_vec()));
-        while self.hub.has_waiting() {
+        while self.shard.has_waiting() {
             self.handle(Input::GoOn);
         }
     }
@@ -276,9 +276,9 @@ impl World {
     fn wait(&mut self, ms: u64) {
         self.now = self.now.plus_ms(ms);
         self.latest = self.latest.max(self.now);
-        if self.hub.poll_timeout().is_some_and(|at| at <= self.now) {
+        if self.shard.poll_timeout().is_some_and(|at| at <= self.now) {
             self.handle(Input::Timeout);
-            assert!(self.hub.poll_timeout().is_none_or(|at| at > self.now), "a timer that is never done");
+            assert!(self.shard.poll_timeout().is_none_or(|at| at > self.now), "a timer that is never done");
         }
     }
 
@@ -295,21 +295,21 @@ impl World {
         let wall = Time(self.now.0.saturating_sub(std::mem::take(&mut self.clock_back_ms)));
         self.now = wall.max(self.truth.last_time());
         let boot = BootId(self.boots);
-        self.hub = Hub::new(self.settings.clone(), Shard::WHOLE, boot, Arc::clone(&self.budget));
+        self.shard = Shard::new(self.settings.clone(), ShardId::WHOLE, boot, Arc::clone(&self.budget));
         self.handle(Input::TakesDisconnected(self.handlers.takes_disconnected));
-        self.truth.land(&Arc::new(Hub::booted(boot, self.now, self.handlers.takes_disconnected)));
+        self.truth.land(&Arc::new(Shard::booted(boot, self.now, self.handlers.takes_disconnected)));
         self.apply(usize::MAX, 0);
-        assert!(self.hub.is_live());
+        assert!(self.shard.is_live());
         self.handlers.check_restored(&self.truth);
     }
 
     pub(super) fn handle(&mut self, input: Input) {
-        self.hub.handle(self.now, input);
+        self.shard.handle(self.now, input);
         let mut context = Context::from_waker(Waker::noop());
-        if self.hub.poll_acknowledged(&mut context).is_ready() {
-            self.hub.handle(self.now, Input::Acknowledged);
+        if self.shard.poll_acknowledged(&mut context).is_ready() {
+            self.shard.handle(self.now, Input::Acknowledged);
         }
-        while let Some(output) = self.hub.poll_output() {
+        while let Some(output) = self.shard.poll_output() {
             match output {
                 Output::Append { append, records } => {
                     assert!(!records.is_empty());
@@ -327,7 +327,7 @@ impl World {
                 Output::Ended(_) => {}
             }
         }
-        self.hub.wake_writers();
+        self.shard.wake_writers();
     }
 
     /// Nobody whose socket is there is taken for gone.

@@ -1,0 +1,101 @@
+//! What a shard's own records have come to, for those who wait for them.
+
+use std::sync::Arc;
+
+use super::owner::{Proposal, Purpose};
+use super::state::{PassedOver, Verdict};
+use super::timer::Timer;
+use super::{Attachment, Connected, Done, OpenError, OpenId, Output, SessionHandle, SessionKey, Shard};
+use crate::log::{EventId, Record, Time};
+use crate::session::Outcome;
+use crate::wire::{ConnectionId, Downstream, ReconnectionToken};
+
+impl Shard {
+    /// Settles what waited for a record of this shard, by the fold's verdict on it.
+    pub(super) fn settle(&mut self, now: Time, record: &Record, verdict: Verdict) {
+        let counter = record.key.boot.counter;
+        self.proposer.settle(counter);
+        if verdict == Verdict::PassedOver(PassedOver::Repeated) {
+            // Its first copy has settled it.
+            return;
+        }
+        if self.marks_settled(now, counter) {
+            return;
+        }
+        if let Some(proposal) = self.proposals.remove(&counter) {
+            return self.settle_proposal(proposal, record, verdict);
+        }
+        // The ack of an id that was executed before is the same.
+        if let Some(key) = self.session_of(record)
+            && self.sessions[key].requests.note(&record.key.boot, Outcome::Applied)
+        {
+            self.answer_settled(now, key);
+        }
+    }
+
+    fn settle_proposal(&mut self, proposal: Proposal, record: &Record, verdict: Verdict) {
+        match proposal.purpose {
+            Purpose::Open { open, reconnection_token, .. } => match record.body.connection_id() {
+                Some(id) if verdict == Verdict::TakesEffect => {
+                    self.attach_new(&id.clone(), open, reconnection_token);
+                }
+                _ => self.refuse(open, OpenError::Unavailable),
+            },
+            Purpose::End(_) | Purpose::Told => {}
+            Purpose::Command(command) => {
+                let (refusal, done) = match verdict {
+                    Verdict::PassedOver(PassedOver::KnownRequest(refusal)) => (refusal, Done::Repeated),
+                    _ => (record.body.refusal(), Done::Executed),
+                };
+                let outcome = refusal.map_or(Ok(done), |refusal| Err(refusal.into()));
+                self.command_settled(command, record.key.request, outcome);
+            }
+        }
+    }
+
+    fn attach_new(
+        &mut self,
+        connection_id: &ConnectionId,
+        open: OpenId,
+        reconnection_token: Option<ReconnectionToken>,
+    ) {
+        let Some(&key) = self.by_connection_id.get(connection_id) else { return };
+        let attachment = self.attach(key);
+        let session = &self.sessions[key];
+        let connected = Downstream::Connected {
+            connection_id: connection_id.clone(),
+            user_id: session.user_id.clone(),
+            reconnection_token,
+        };
+        // No writer waits yet, so there is none to wake.
+        let _ = session.outbox.lock().reply(connected);
+        self.outputs.push_back(Output::Opened { open, outcome: Ok(attachment) });
+        let number = self.sessions[key].events.next_number();
+        let (subject, time) = (self.sessions[key].subject(), self.state.time());
+        let connected = Connected { subject, id: EventId::Counted(number), time };
+        self.outputs.push_back(Output::Connected(Box::new(connected)));
+    }
+
+    /// Attaches a new socket to a session and lets go of the old one.
+    pub(super) fn attach(&mut self, key: SessionKey) -> Attachment {
+        let session = &mut self.sessions[key];
+        if let Some(at) = session.expires_at.take() {
+            self.timers.cancel(at, Timer::Expire(key));
+        }
+        let epoch = session.outbox.lock().attach();
+        Attachment { session: SessionHandle { key, epoch }, outbox: Arc::clone(&session.outbox) }
+    }
+
+    /// Starts a detached session's retention. Where another start of a gateway decides about the session, no time runs here.
+    pub(super) fn wait_for_client(&mut self, key: SessionKey, since: Time) {
+        let decides = self.decides_for(key);
+        let session = &mut self.sessions[key];
+        let at = decides.then(|| since.plus_seconds(u64::from(session.retention_seconds)));
+        if let Some(earlier) = std::mem::replace(&mut session.expires_at, at) {
+            self.timers.cancel(earlier, Timer::Expire(key));
+        }
+        if let Some(at) = at {
+            self.timers.set(at, Timer::Expire(key));
+        }
+    }
+}
