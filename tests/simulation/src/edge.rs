@@ -75,7 +75,7 @@ impl World {
                     state,
                     custom_subprotocol: None,
                 };
-                self.send(shard, shard, Opening { open, session }.into(), None);
+                self.send(hub, shard, Opening { open, session }.into(), None);
             }
             Upgrade::Resume { connection_id, token: proof, subprotocol } => {
                 let is_old = proof != token(&connection_id, epoch);
