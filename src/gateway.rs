@@ -24,11 +24,18 @@ use crate::rest::{self, Rest};
 use crate::store::{EmbeddedStore, MemoryStore, Store, StoreError};
 use crate::telemetry::Counters;
 
+fn advice_on_listening(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => " (is another oncewire running? --listen 127.0.0.1:0 takes a free port)",
+        _ => "",
+    }
+}
+
 /// Why the gateway could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum GatewayError {
     /// The address can't be listened on.
-    #[error("can't listen on {address}")]
+    #[error("can't listen on {address}{}", advice_on_listening(source))]
     Listen {
         /// The address.
         address: SocketAddr,

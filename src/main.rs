@@ -14,8 +14,9 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context;
+use clap::CommandFactory as _;
 use oncewire::auth::{AccessKeyError, AccessKeys, KeyName};
-use oncewire::config::{Config, Overrides, Scheme, Secret};
+use oncewire::config::{Config, Overrides, Scheme, Secret, variable_advice};
 use oncewire::edge::TlsError;
 use oncewire::gateway::{Gateway, GatewayError};
 use oncewire::{gateway, reload, telemetry};
@@ -84,12 +85,14 @@ fn main() -> ExitCode {
 
 fn serve(arguments: &Serve) -> Result<(), Failure> {
     let config = Config::load(arguments.config.as_deref(), arguments.overrides()).map_err(usage)?;
-    let access_key = config.access_key.clone().ok_or_else(no_access_key)?;
+    let access_key = config.access_key.clone().ok_or_else(|| no_access_key(TRY_WITHOUT))?;
     access_keys(&access_key, config.secondary_access_key.as_ref())?;
+    let config = refuse_public_key(config)?;
     start_logging(&arguments.log)?;
     for warning in config.warnings() {
         tracing::warn!("{warning}");
     }
+    warn_of_misspelt_variables();
     let file = arguments.config.as_deref().map(|file| (file, arguments.overrides()));
     // Whatever else standard output is, somebody keeps what is written there: a container's log, a file.
     let shows_key = arguments.print_connection_string || std::io::stdout().is_terminal();
@@ -248,11 +251,43 @@ fn start_logging(log: &Logging) -> Result<(), Failure> {
     telemetry::init(log.format, &log.filter).map_err(usage)
 }
 
-fn no_access_key() -> Failure {
-    Failure::Usage(
-        "no access key: set ONCEWIRE_ACCESS_KEY, give --access-key, or put access_key into the configuration file; to try things out without one, use oncewire dev"
-            .to_owned(),
-    )
+/// Says which variables are none of the gateway's, and which may be meant.
+fn warn_of_misspelt_variables() {
+    let command = Cli::command();
+    let arguments = command.get_subcommands().flat_map(clap::Command::get_arguments);
+    let known: Vec<&str> = arguments.filter_map(|argument| argument.get_env()?.to_str()).collect();
+    for name in std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()) {
+        if let Some(meant) = variable_advice(&name, &known) {
+            tracing::warn!("the environment variable {name} is none of the gateway's: did you mean {meant}?");
+        }
+    }
+}
+
+/// What to do without a key: to serve ...
+const TRY_WITHOUT: &str = "to try things out without one, use oncewire dev";
+/// ... and to make a token.
+const KEY_OF_DEV: &str = "that of oncewire dev is oncewire-development-key-for-loopback-only";
+
+fn no_access_key(advice: &str) -> Failure {
+    Failure::Usage(format!(
+        "no access key: set ONCEWIRE_ACCESS_KEY, give --access-key, or put access_key into the configuration file; {advice}"
+    ))
+}
+
+/// The key of `dev` is for loopback: everybody knows it.
+fn refuse_public_key(config: Config) -> Result<Config, Failure> {
+    let is_public = |key: &Option<Secret>| key.as_ref().is_some_and(|key| key.expose() == DEVELOPMENT_KEY);
+    if !is_public(&config.access_key) && !is_public(&config.secondary_access_key) {
+        return Ok(config);
+    }
+    let addresses = [config.http_address(), config.https_address()];
+    if addresses.into_iter().flatten().any(|address| !address.ip().is_loopback()) {
+        return Err(Failure::Usage(
+            "this is the key of oncewire dev, which everybody knows: with it, serve listens on loopback only"
+                .to_owned(),
+        ));
+    }
+    Ok(Config { is_key_public: true, ..config })
 }
 
 fn access_keys(primary: &Secret, secondary: Option<&Secret>) -> Result<AccessKeys, Failure> {

@@ -11,11 +11,18 @@ const connect = () => {
   socket = new WebSocket(url + (again || ""), "json.reliable.webpubsub.azure.v1");
   socket.onopen = () => waiting.forEach(send);
   socket.onmessage = ({ data }) => receive(JSON.parse(data));
-  socket.onerror = () => {};
-  socket.onclose = ({ code }) => {
-    if (code === 1008) throw new Error("the session is over");
+  let isOver = false;
+  const comeBack = () => {
+    if (isOver) return;
+    isOver = true;
     console.log("no socket: coming back");
     setTimeout(connect, 500);
+  };
+  // Before version 24, Node tells of a socket that could not connect by this event alone.
+  socket.onerror = comeBack;
+  socket.onclose = ({ code }) => {
+    if (code === 1008) throw new Error("the session is over");
+    comeBack();
   };
 };
 const receive = (message) => {

@@ -50,7 +50,7 @@ pub enum TokenError {
     #[error("the access token names a user with control characters")]
     BadUser,
     /// `aud` is absent or names another endpoint.
-    #[error("the access token is for another audience")]
+    #[error("the access token is for another audience: its aud names another URL")]
     WrongAudience,
 }
 

@@ -35,6 +35,7 @@ pub use hub::{HubOverrides, HubSettings};
 pub use load::Overrides;
 pub use origin::{AllowedOrigin, BadOrigin};
 pub use secret::Secret;
+pub use unknown_key::variable_advice;
 pub use url_template::{BadUrlTemplate, EventUrl, UrlTemplate};
 
 /// Everything that can be set. The field names are the keys of the TOML file.

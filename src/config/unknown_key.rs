@@ -29,6 +29,9 @@ const NOT_NEEDED: &[(&str, &str)] = &[
     ("eventListeners", "this version has no event listeners"),
 ];
 
+/// What the names of the gateway's environment variables begin with.
+const VARIABLE_PREFIX: &str = "ONCEWIRE_";
+
 /// How many letters may differ, as a part of the longer word.
 const LIKENESS_MIN: f64 = 0.6;
 
@@ -49,9 +52,29 @@ pub(super) fn advice(unknown: &str, message: &str) -> Option<String> {
     if let Some((_, why)) = NOT_NEEDED.iter().find(is) {
         return Some((*why).to_owned());
     }
-    let likeness = |key: &str| strsim::normalized_damerau_levenshtein(key, &ours);
+    let is_longer = |key: &&&str| key.strip_prefix(&*ours).is_some_and(|rest| rest.starts_with('_'));
+    let longer: Vec<_> = known.iter().filter(is_longer).collect();
+    let nearest = match longer[..] {
+        [only] => Some(*only),
+        _ => nearest(&ours, &known),
+    };
+    nearest.map(|nearest| format!("did you mean {nearest}?"))
+}
+
+/// Of an environment variable that looks like one of the gateway's and is none: which one may be meant.
+pub fn variable_advice<'a>(unknown: &str, known: &[&'a str]) -> Option<&'a str> {
+    if known.contains(&unknown) || !unknown.starts_with(VARIABLE_PREFIX) {
+        return None;
+    }
+    let without_prefix: Vec<_> = known.iter().filter_map(|name| name.strip_prefix(VARIABLE_PREFIX)).collect();
+    let meant = nearest(&unknown[VARIABLE_PREFIX.len()..], &without_prefix)?;
+    known.iter().find(|name| name.strip_prefix(VARIABLE_PREFIX) == Some(meant)).copied()
+}
+
+fn nearest<'a>(unknown: &str, known: &[&'a str]) -> Option<&'a str> {
+    let likeness = |key: &str| strsim::normalized_damerau_levenshtein(key, unknown);
     let nearest = known.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
-    (likeness(nearest) >= LIKENESS_MIN).then(|| format!("did you mean {nearest}?"))
+    (likeness(nearest) >= LIKENESS_MIN).then_some(*nearest)
 }
 
 /// `userEventPattern` and `user-event-pattern` as `user_event_pattern`.
@@ -70,6 +93,7 @@ fn snake_case(key: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::variable_advice;
     use crate::config::{Config, Overrides};
 
     fn refusal(text: &str) -> String {
@@ -87,12 +111,23 @@ mod tests {
                 "[[hubs.\"chat\".event_handlers]]\nurl_template = \"http://127.0.0.1:1/\"\nsystem_event = []",
                 "did you mean system_events?",
             ),
+            ("[[hubs.\"chat\".event_handlers]]\nurl = \"http://127.0.0.1:1/\"", "did you mean url_template?"),
         ] {
             let message = refusal(text);
             assert!(message.ends_with(advice), "{message}");
         }
         let message = refusal("zzz = 1");
         assert!(message.ends_with("unknown key zzz"), "{message}");
+    }
+
+    #[test]
+    fn a_misspelt_variable_is_told_the_nearest_one_and_others_are_left_alone() {
+        let known = ["ONCEWIRE_LISTEN", "ONCEWIRE_ACCESS_KEY", "ONCEWIRE_LOG"];
+        let advice = |name| variable_advice(name, &known);
+        assert_eq!(advice("ONCEWIRE_LISTN"), Some("ONCEWIRE_LISTEN"));
+        assert_eq!(advice("ONCEWIRE_LISTEN"), None);
+        assert_eq!(advice("ONCEWIRE_WEBHOOK_SECRET"), None, "a configuration may name it");
+        assert_eq!(advice("LISTN"), None);
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub(super) struct Upkeep {
 
 enum Kind {
     /// For a log that outlives the process.
-    Checkpoints(Box<Mutex<Checkpointer>>),
+    Checkpoints(Box<Checkpointer>),
     /// For one that does not: how far each shard has read.
     Read(Mutex<Vec<Option<Offset>>>),
 }
@@ -56,7 +56,7 @@ impl Upkeep {
         hub: &HubName,
     ) -> Arc<Self> {
         let kind = if log.outlives_process() {
-            Kind::Checkpoints(Box::new(Mutex::new(checkpointer)))
+            Kind::Checkpoints(Box::new(checkpointer))
         } else {
             Kind::Read(Mutex::new(vec![None; usize::from(shards)]))
         };
@@ -84,7 +84,6 @@ impl Upkeep {
             // The hub's time has not begun yet.
             Kind::Checkpoints(_) if !shard.is_live() => Step::Idle,
             Kind::Checkpoints(checkpointer) => {
-                let mut checkpointer = checkpointer.lock();
                 let was_in_round = checkpointer.is_in_round();
                 let step = checkpointer.step(self.clock.now(), shard);
                 if checkpointer.is_in_round() && !was_in_round {
@@ -116,7 +115,7 @@ impl Upkeep {
             self.failures.report(error);
         }
         let Kind::Checkpoints(checkpointer) = &self.kind else { return };
-        let trim = checkpointer.lock().written(self.clock.now(), shard, outcome.is_ok());
+        let trim = checkpointer.written(self.clock.now(), shard, outcome.is_ok());
         if let Some(before) = trim {
             self.trim(before);
         }
@@ -125,7 +124,7 @@ impl Upkeep {
     /// When a step is due although nothing happens.
     pub(super) fn poll_timeout(&self, shard: &Shard) -> Option<Time> {
         match &self.kind {
-            Kind::Checkpoints(checkpointer) => checkpointer.lock().poll_timeout(shard),
+            Kind::Checkpoints(checkpointer) => checkpointer.poll_timeout(shard),
             Kind::Read(_) => None,
         }
     }
@@ -134,7 +133,7 @@ impl Upkeep {
     pub(super) fn is_at_rest(&self, shard: &Shard) -> bool {
         let is_trimmed = !self.trims.lock().is_under_way;
         let has_no_round = match &self.kind {
-            Kind::Checkpoints(checkpointer) => !checkpointer.lock().is_in_round(),
+            Kind::Checkpoints(checkpointer) => !checkpointer.is_in_round(),
             Kind::Read(_) => true,
         };
         is_trimmed && has_no_round && self.poll_timeout(shard).is_none()

@@ -254,6 +254,9 @@ pub enum StoreErrorCause {
     /// There is nothing that could be looked at.
     #[error("there is no data directory {0}: it is what --data-dir of a gateway names")]
     NoDirectory(String),
+    /// A file stands where the data directory should be.
+    #[error("the data directory {0} is a file")]
+    DirectoryIsFile(String),
     /// A copy that was not finished.
     #[error("{0} is a copy that was not finished: it can't be used. Remove it, and make it again")]
     UnfinishedCopy(String),
@@ -272,7 +275,7 @@ pub enum StoreErrorCause {
     #[error("the copy was given up")]
     CopyGivenUp,
     /// Another process uses the data directory.
-    #[error("{0} is in use by another process")]
+    #[error("{0} is in use by another process; oncewire log copy makes a copy of it that can be looked at")]
     Locked(String),
     /// The data directory cannot be written to.
     #[error("{0} cannot be written to")]

@@ -167,6 +167,23 @@ fn a_short_key_is_refused_and_not_shown() {
 }
 
 #[test]
+fn the_key_of_dev_that_everybody_knows_opens_loopback_only() {
+    let key = "oncewire-development-key-for-loopback-only";
+    for everywhere in [
+        &["serve", "--access-key", key, "--listen", "0.0.0.0:0"][..],
+        &["serve", "--access-key", KEY, "--secondary-key", key, "--listen", "[::]:0"],
+        &["serve", "--access-key", key, "--tls-self-signed", "--tls-listen", "0.0.0.0:0"],
+    ] {
+        let message = refused(&mut oncewire(everywhere));
+        assert!(message.contains("everybody knows") && !message.contains(key), "{message}");
+    }
+    let running = Running::start(&mut oncewire(&["serve", "--access-key", key, "--listen", "127.0.0.1:0"]));
+    assert!(running.line().starts_with("ready: "));
+    let message = refused(oncewire(&["token", "--hub", "h"]).env("ONCEWIRE_ACCESS_KEY", ""));
+    assert!(message.contains(key), "who has forgotten it is told: {message}");
+}
+
+#[test]
 fn an_unknown_configuration_key_is_named() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("oncewire.toml");
@@ -234,7 +251,7 @@ fn an_address_in_use_is_a_failure_while_running() {
     let address = taken.local_addr().unwrap().to_string();
     let (code, stdout, stderr) = finish(&mut oncewire(&["serve", "--access-key", KEY, "--listen", &address]));
     assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
-    assert!(stderr.contains(&address), "{stderr}");
+    assert!(stderr.contains(&address) && stderr.contains("another oncewire"), "{stderr}");
 }
 
 #[test]
@@ -392,19 +409,23 @@ fn doubtful_settings_are_logged_as_warnings() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("oncewire.toml");
     std::fs::write(&file, "session_retention_seconds = 5\n").unwrap();
-    let running = Running::start(&mut oncewire(&[
-        "serve",
-        "--access-key",
-        KEY,
-        "--listen",
-        "127.0.0.1:0",
-        "--config",
-        file.to_str().unwrap(),
-    ]));
+    let running = Running::start(
+        oncewire(&[
+            "serve",
+            "--access-key",
+            KEY,
+            "--listen",
+            "127.0.0.1:0",
+            "--config",
+            file.to_str().unwrap(),
+        ])
+        .env("ONCEWIRE_LISTN", "127.0.0.1:1"),
+    );
     running.line();
     running.signal("TERM");
     let (_, log) = running.end();
     assert!(log.contains("WARN") && log.contains("session_retention_seconds"), "{log}");
+    assert!(log.contains("ONCEWIRE_LISTN") && log.contains("did you mean ONCEWIRE_LISTEN?"), "{log}");
 }
 
 #[test]
@@ -572,5 +593,5 @@ fn a_data_directory_that_cannot_be_made_is_refused_by_name() {
     let (code, stdout, stderr) =
         finish(&mut oncewire_in(directory.path(), &["dev", "--listen", "127.0.0.1:0"]));
     assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
-    assert!(stderr.contains("oncewire: data"), "{stderr}");
+    assert!(stderr.contains("oncewire: the data directory data is a file"), "{stderr}");
 }

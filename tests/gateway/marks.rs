@@ -99,6 +99,21 @@ async fn a_session_that_acknowledged_five_messages_gets_them_again_after_sigterm
     pair.passes_on(1).await;
 }
 
+/// The `websocket-client` package of Python, under the official SDK, answers every close with 1000.
+#[tokio::test]
+async fn a_client_that_answers_the_close_of_a_stop_with_1000_gets_its_session_back() {
+    let mut crashing = Crashing::start().await;
+    let Pair { mut subscriber, publisher, to_subscriber, .. } = Pair::open(&crashing).await;
+    let answer = async {
+        subscriber.expect_close_frame_unanswered(1001).await;
+        subscriber.answer_close(1000).await;
+    };
+    let (stopped, (), ()) = tokio::join!(crashing.gateway.stop(), answer, publisher.expect_close(1001));
+    stopped.unwrap();
+    crashing.gateway.restart().await.unwrap();
+    crashing.resume(&to_subscriber).await;
+}
+
 #[tokio::test]
 async fn a_session_that_received_more_than_its_bound_and_acknowledged_it_is_refused_after_kill_9() {
     let (mut crashing, _directory) = bounded().await;

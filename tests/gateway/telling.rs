@@ -314,7 +314,7 @@ async fn requests_under_another_access_key_are_one_warning_at_each_door_and_hear
     let answer = send(address, &format!("Bearer {elsewhere}")).await;
     assert_eq!(
         (answer.status, &answer.json()["message"]),
-        (401, &json!("The access token is for another audience."))
+        (401, &json!("The access token is for another audience: its aud names another URL."))
     );
     let expired = Token::bare().claim("exp", json!(1)).sign(&format!("http://{address}/api/hubs/chat/:send"));
     let answer = send(address, &format!("Bearer {expired}")).await;

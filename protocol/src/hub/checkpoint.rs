@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Shard;
 use super::state::HubState;
-use crate::log::{CHUNKS, ChunkCheckpoint, Disconnected, HubCheckpoint, Offset};
+use crate::log::{CHUNKS, ChunkCheckpoint, Disconnected, Offset};
 use crate::session::{Session, SharedMessage};
 
 /// Up to where each chunk was restored. A record up to there is in its sessions already.
@@ -47,11 +47,6 @@ impl Covered {
 }
 
 impl Shard {
-    /// What belongs to no session, without the chunks' offsets. Nothing before the first record.
-    pub(super) fn to_checkpoint(&self) -> Option<(Offset, HubCheckpoint)> {
-        self.state.to_checkpoint()
-    }
-
     /// The sessions of a chunk in the order of their connection ids. Equal sessions give equal bytes.
     pub(super) fn chunk_to_checkpoint(&self, chunk: u16) -> ChunkCheckpoint {
         let mut sessions: Vec<_> = self.sessions_of(chunk).map(Session::to_checkpoint).collect();
@@ -77,12 +72,10 @@ impl Shard {
         self.by_chunk.get(&chunk).into_iter().flatten().filter_map(|key| self.sessions.get(*key))
     }
 
-    /// Goes on where a checkpoint was made.
-    pub(super) fn restore(&mut self, hub: Option<(Offset, &HubCheckpoint)>, covered: Covered) {
-        if let Some((applied, hub)) = hub {
-            self.state = HubState::restore(applied, hub);
-            self.proposer.observe(hub.time);
-        }
+    /// Goes on where a checkpoint was made: from a hub's part and the offset that it covers.
+    pub(super) fn restore(&mut self, state: HubState, covered: Covered) {
+        self.proposer.observe(state.time());
+        self.state = state;
         self.covered = Some(covered);
     }
 

@@ -10,10 +10,11 @@
 //! kept         ----|  a message up to H(k-1) that a session keeps is copied; the round done, the log is trimmed to here
 //! ```
 //! 1. The round begins: each shard takes its state beside the sessions; the one with the lowest offset, H(k), counts.
-//!    That state is the same function of the log in every shard.
+//!    That state is the same function of the log in every shard. Its requests are in pages that it shares.
 //! 2. Each shard visits its chunks. It notes the offset of the visit, V, writes the chunk unless the store holds the
 //!    same bytes, and copies messages up to H(k-1) that its sessions keep and that have no copy yet.
-//! 3. When all of that is stored, copies that no session keeps are deleted.
+//! 3. When all of that is stored, copies that no session keeps are deleted, and pages of requests that the hub's part of the
+//!    round before has no use for. Pages that are new, or have grown, are written.
 //! 4. The hub's part is written: the state at H(k), and V of each chunk. Now the round is done, and the log is trimmed
 //!    up to H(k-1), the end of the round before: what does not wait for long is never copied.
 //!
@@ -31,23 +32,31 @@
 //! * *The messages.* What a stored chunk names is in the log or has a copy: everything up to H of the round before the
 //!   last was copied in the last round, and the log is trimmed only that far; what is behind is in the log still. A copy
 //!   is deleted when all chunks, as stored, were written or compared since its last session let go of it.
+//! * *The requests.* A page only grows. The stored hub's part says which of its requests counted at H: those that came later
+//!   are left out, and a page is deleted when no stored part has a use for it.
 //! * *The log.* It is trimmed to an offset that is before H, by a whole round.
 //!
 //! A write that fails, surely or perhaps, ends the round without harm, since after any part of it the same holds. What
 //! the failed write was about counts as unknown and is written again in the next round.
 //!
+//! # What shards share
+//!
+//! Each shard has its own part of the work, and encodes without a lock in common. The [`Rounds`] are locked only to note what
+//! was done.
+//!
 //! A session whose end was decided, but is not in the log, is kept as one that is ending: the next boot goes on with it.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::Bound;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use xxhash_rust::xxh3::xxh3_128;
+use parking_lot::Mutex;
 
 use super::Shard;
+use super::rounds::{Next, Rounds};
+use super::stored::{Stored, StoredChunk};
 use crate::log::{
-    CHUNKS, CheckpointChange, CheckpointKey, ChunkCheckpoint, HubCheckpoint, MessageRef, Offset, Time,
+    CHUNKS, CheckpointChange, CheckpointKey, MessageRef, Offset, RequestPage, Time, encode_requests,
 };
 use crate::session::SharedMessage;
 
@@ -88,9 +97,6 @@ impl Default for CheckpointBounds {
     }
 }
 
-/// Copies that are looked at in one step, and perhaps deleted in one write.
-const LOOK_COPIES: usize = 4096;
-
 /// What a shard has to do.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Step {
@@ -106,68 +112,26 @@ pub enum Step {
 #[derive(Debug)]
 pub struct Checkpointer {
     bounds: CheckpointBounds,
-    stored: Stored,
-    /// H of the last round that was done.
-    applied: Option<Offset>,
-    shards: Vec<ShardState>,
-    round: Option<Round>,
-    /// When the last round was done, or the first step was taken.
-    rests_since: Option<Time>,
-    /// No round begins before, after a failure.
-    retry_at: Option<Time>,
-    /// Whether the log may hold records of rounds before this start.
-    has_old_log: bool,
+    rounds: Mutex<Rounds>,
+    /// Locked by its shard alone.
+    parts: Vec<Mutex<Part>>,
 }
 
-/// What the store holds, as far as it is known.
-#[derive(Debug)]
-pub struct Stored {
-    chunks: Vec<StoredChunk>,
-    /// All chunks together.
-    bytes: u64,
-    /// Copies, and whether it is certain that they are there.
-    messages: BTreeMap<MessageRef, bool>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct StoredChunk {
-    /// Unknown after a failure.
-    hash: Option<u128>,
-    bytes: u64,
-}
-
-/// What is known of one shard.
+/// One shard's part of the work.
 #[derive(Debug, Default)]
-struct ShardState {
+struct Part {
+    /// Its chunks as they are stored: the first is the one of its own index.
+    chunks: Vec<StoredChunk>,
     /// [`Shard::applied_bytes`] when the current or last round began, and the one before it.
     began_at_bytes: [u64; 2],
+    progress: Progress,
     write: Option<Writing>,
 }
 
-/// A write that is under way.
-#[derive(Debug)]
-enum Writing {
-    Parts { chunks: Vec<(u16, StoredChunk)>, messages: Vec<MessageRef> },
-    Deletes(Vec<MessageRef>),
-    Hub(Offset),
-}
-
-#[derive(Debug)]
-struct Round {
-    /// The lowest of the shards that have begun.
-    hub: Option<(Offset, HubCheckpoint)>,
-    /// V of each chunk that was visited.
-    visited: Vec<Option<Offset>>,
-    /// Names up to the end of the round before that sessions keep.
-    kept: BTreeSet<MessageRef>,
-    shards: Vec<Progress>,
-    /// Copies up to here are kept or deleted.
-    looked_up_to: Option<MessageRef>,
-}
-
+/// How far a shard is in a round.
 #[derive(Debug, Default)]
 struct Progress {
-    has_begun: bool,
+    round: u64,
     /// Chunks that were visited.
     visited: usize,
     to_copy: VecDeque<Arc<SharedMessage>>,
@@ -175,45 +139,23 @@ struct Progress {
     is_done: bool,
 }
 
+/// A write that is under way.
+#[derive(Debug)]
+enum Writing {
+    Parts { chunks: Vec<(usize, StoredChunk)>, messages: Vec<MessageRef> },
+    Deletes { messages: Vec<MessageRef>, pages: Vec<RequestPage> },
+    Pages(Vec<(RequestPage, usize)>),
+    Hub(Offset),
+}
+
 /// What the next write of a shard takes.
 #[derive(Debug, Default)]
 struct Buffer {
     changes: Vec<CheckpointChange>,
     bytes: usize,
-    chunks: Vec<(u16, StoredChunk)>,
+    /// By their places among the shard's.
+    chunks: Vec<(usize, StoredChunk)>,
     messages: Vec<MessageRef>,
-}
-
-impl Stored {
-    /// A store without a checkpoint: as good as one with empty chunks.
-    pub fn nothing() -> Self {
-        let empty = StoredChunk::of(&ChunkCheckpoint::default().encode());
-        let bytes = empty.bytes * u64::from(CHUNKS);
-        Self { chunks: vec![empty; usize::from(CHUNKS)], bytes, messages: BTreeMap::new() }
-    }
-
-    /// Takes note of a chunk that is there.
-    pub fn note_chunk(&mut self, chunk: u16, bytes: &[u8]) {
-        self.set_chunk(chunk, StoredChunk::of(bytes));
-    }
-
-    fn set_chunk(&mut self, chunk: u16, stored: StoredChunk) {
-        if let Some(known) = self.chunks.get_mut(usize::from(chunk)) {
-            self.bytes = self.bytes - known.bytes + stored.bytes;
-            *known = stored;
-        }
-    }
-
-    /// Takes note of a copy that is there.
-    pub fn note_message(&mut self, name: MessageRef) {
-        self.messages.insert(name, true);
-    }
-}
-
-impl StoredChunk {
-    fn of(bytes: &[u8]) -> Self {
-        Self { hash: Some(xxh3_128(bytes)), bytes: bytes.len() as u64 }
-    }
 }
 
 impl Checkpointer {
@@ -223,140 +165,108 @@ impl Checkpointer {
         applied: Option<Offset>,
         stored: Stored,
     ) -> Self {
-        Self {
-            bounds,
-            stored,
-            applied,
-            shards: (0..shards).map(|_| ShardState::default()).collect(),
-            round: None,
-            rests_since: None,
-            retry_at: None,
-            has_old_log: applied.is_some(),
-        }
+        let count = usize::from(shards.max(1));
+        let part = |index: usize| {
+            let chunks = stored.chunks.iter().skip(index).step_by(count).copied().collect();
+            Mutex::new(Part { chunks, ..Part::default() })
+        };
+        let parts = (0..count).map(part).collect();
+        Self { bounds, rounds: Mutex::new(Rounds::new(count, bounds, applied, stored)), parts }
     }
 
-    /// Takes a step of a shard, between two of its turns. It does no more than the bounds say, but one chunk or message
-    /// is not divided.
-    pub fn step(&mut self, now: Time, shard: &Shard) -> Step {
-        self.rests_since.get_or_insert(now);
+    /// Takes a step of a shard, between two of its turns. It does no more than the bounds say, but one chunk, message or
+    /// page is not divided.
+    pub fn step(&self, now: Time, shard: &Shard) -> Step {
         let index = usize::from(shard.id().index);
-        if !shard.is_caught_up() || self.shards.get(index).is_none_or(|shard| shard.write.is_some()) {
+        let Some(mut part) = self.parts.get(index).map(Mutex::lock) else { return Step::Idle };
+        let part = &mut *part;
+        let mut rounds = self.rounds.lock();
+        rounds.has_been_stepped(now);
+        if !shard.is_caught_up() || part.write.is_some() {
             return Step::Idle;
         }
-        if self.round.is_none() {
-            if !self.is_due(now, shard) {
+        if !rounds.is_in_round() {
+            if !rounds.is_due(now, shard.applied_bytes(), part.began_at_bytes) {
                 return Step::Idle;
             }
-            self.round = Some(Round::new(self.shards.len()));
+            rounds.begin();
         }
-        let Some(round) = &mut self.round else { return Step::Idle };
-        if !round.shards[index].has_begun {
-            round.begin(index, shard);
-            let [this, _] = self.shards[index].began_at_bytes;
-            self.shards[index].began_at_bytes = [shard.applied_bytes(), this];
+        if rounds.number() != part.progress.round {
+            rounds.take_state(shard);
+            part.progress = Progress { round: rounds.number(), ..Progress::default() };
+            let [this, _] = part.began_at_bytes;
+            part.began_at_bytes = [shard.applied_bytes(), this];
         }
-        if !round.shards[index].is_done {
-            return self.visit(index, shard);
+        if part.progress.is_done {
+            let next = rounds.next(index, self.bounds.write_bytes);
+            drop(rounds);
+            return finish(next, part);
         }
-        let is_alone = self.shards.iter().all(|shard| shard.write.is_none());
-        if is_alone && round.shards.iter().all(|progress| progress.is_done) {
-            return self.finish(index);
-        }
-        Step::Idle
+        let copied_up_to = rounds.applied();
+        drop(rounds);
+        let step = self.visit(shard, part, copied_up_to);
+        let Progress { round, is_done, .. } = part.progress;
+        self.rounds.lock().visited_by(round, index, is_done, part.write.is_some());
+        step
     }
 
     /// A write of a shard has succeeded or failed. Returns how far the log may be trimmed, if further than before: records
     /// before this offset are not needed any more.
-    pub fn written(&mut self, now: Time, shard: u16, is_stored: bool) -> Option<Offset> {
-        let writing = self.shards.get_mut(usize::from(shard))?.write.take()?;
+    pub fn written(&self, now: Time, shard: u16, is_stored: bool) -> Option<Offset> {
+        let index = usize::from(shard);
+        let mut part = self.parts.get(index)?.lock();
+        let writing = part.write.take()?;
+        let mut rounds = self.rounds.lock();
+        rounds.written_by(index);
         if !is_stored {
-            self.round = None;
-            self.retry_at = Some(now.plus_ms(self.bounds.retry_ms));
+            rounds.fail(now);
         }
         match writing {
             Writing::Parts { chunks, messages } => {
-                for (chunk, written) in chunks {
-                    let hash = written.hash.filter(|_| is_stored);
-                    self.stored.set_chunk(chunk, StoredChunk { hash, ..written });
+                for (place, written) in chunks {
+                    let known = &mut part.chunks[place];
+                    rounds.chunk_changed(known.bytes, written.bytes);
+                    // Unknown after a failure.
+                    *known = StoredChunk { hash: written.hash.filter(|_| is_stored), ..written };
                 }
-                for name in messages {
-                    self.stored.messages.insert(name, is_stored);
-                }
+                rounds.copied(messages, is_stored);
                 None
             }
-            Writing::Deletes(names) => {
-                for name in names {
-                    if is_stored {
-                        self.stored.messages.remove(&name);
-                    } else {
-                        self.stored.messages.insert(name, false);
-                    }
-                }
+            Writing::Deletes { messages, pages } => {
+                rounds.deleted(messages, pages, is_stored);
                 None
             }
-            Writing::Hub(applied) if is_stored => {
-                self.round = None;
-                self.rests_since = Some(now);
-                self.has_old_log = false;
-                self.applied.replace(applied).map(|last| Offset(last.0 + 1))
+            Writing::Pages(pages) => {
+                rounds.pages_written(pages, is_stored);
+                None
             }
+            Writing::Hub(applied) if is_stored => rounds.done(now, applied),
             Writing::Hub(_) => None,
         }
     }
 
     /// Whether a round is under way, in which every shard has its part.
     pub fn is_in_round(&self) -> bool {
-        self.round.is_some()
+        self.rounds.lock().is_in_round()
     }
 
     /// When a step may have something to do although nothing happened meanwhile.
     pub fn poll_timeout(&self, shard: &Shard) -> Option<Time> {
-        if self.round.is_some() || !shard.is_caught_up() {
+        let part = self.parts.get(usize::from(shard.id().index))?.lock();
+        let rounds = self.rounds.lock();
+        if rounds.is_in_round() || !shard.is_caught_up() {
             return None;
         }
-        let since = self.rests_since.filter(|_| self.holds_much(shard))?;
-        let at = since.plus_ms(self.rest_ms(shard));
-        Some(self.retry_at.map_or(at, |retry_at| retry_at.max(at)))
-    }
-
-    fn is_due(&self, now: Time, shard: &Shard) -> bool {
-        if self.retry_at.is_some_and(|at| now < at) {
-            return false;
-        }
-        let has_rested = self.rests_since.is_some_and(|since| now >= since.plus_ms(self.rest_ms(shard)));
-        let [last, _] = self.began_at_bytes(shard);
-        let whole = self.stored.bytes.saturating_mul(self.bounds.log_bytes_per_state_byte);
-        let has_grown = shard.applied_bytes() - last >= self.bounds.log_bytes_min.max(whole);
-        has_grown || (has_rested && self.holds_much(shard))
-    }
-
-    /// How long after a round the next one waits when the log holds too much. If nothing has come since that one began, not
-    /// at all: it costs little, and lets go of everything before.
-    fn rest_ms(&self, shard: &Shard) -> u64 {
-        let [last, _] = self.began_at_bytes(shard);
-        let is_at_rest = last > 0 && shard.applied_bytes() == last;
-        if is_at_rest { 0 } else { self.bounds.rest_ms }
-    }
-
-    /// Whether the log holds more than a hub at rest should.
-    fn holds_much(&self, shard: &Shard) -> bool {
-        let [_, before] = self.began_at_bytes(shard);
-        let held = shard.applied_bytes() - before;
-        self.has_old_log || held > self.bounds.rest_log_bytes_min.max(self.stored.bytes)
-    }
-
-    fn began_at_bytes(&self, shard: &Shard) -> [u64; 2] {
-        self.shards.get(usize::from(shard.id().index)).map_or([0; 2], |shard| shard.began_at_bytes)
+        rounds.rests_until(shard.applied_bytes(), part.began_at_bytes)
     }
 
     /// Visits some chunks, or copies messages of those that were visited.
-    fn visit(&mut self, index: usize, shard: &Shard) -> Step {
-        let Self { bounds, stored, applied: before, shards, round: Some(round), .. } = self else {
-            return Step::Idle;
-        };
-        let (Some(applied), count) = (shard.applied(), shards.len()) else { return Step::Idle };
-        let Round { visited, kept, shards: all_progress, .. } = round;
-        let Progress { visited: chunks_visited, to_copy, buffer, is_done, .. } = &mut all_progress[index];
+    fn visit(&self, shard: &Shard, part: &mut Part, copied_up_to: Option<Offset>) -> Step {
+        let Some(applied) = shard.applied() else { return Step::Idle };
+        let Self { bounds, rounds, parts } = self;
+        let (index, count) = (usize::from(shard.id().index), parts.len());
+        let Part { chunks: stored, progress, .. } = part;
+        let Progress { round, visited, to_copy, buffer, is_done } = progress;
         let mut step_bytes = 0;
         while step_bytes < bounds.step_bytes && buffer.bytes < bounds.write_bytes {
             let Some(message) = to_copy.pop_front() else { break };
@@ -365,65 +275,33 @@ impl Checkpointer {
             buffer.messages.push(message.name());
             buffer.save(CheckpointKey::Message(message.name()), message.name().offset, copy);
         }
-        let chunks = (index..usize::from(CHUNKS)).step_by(count).skip(*chunks_visited);
-        for chunk in chunks.take(bounds.step_chunks) {
+        let chunks = (index..usize::from(CHUNKS)).step_by(count).enumerate().skip(*visited);
+        for (place, chunk) in chunks.take(bounds.step_chunks) {
             let is_enough = step_bytes >= bounds.step_bytes || buffer.bytes >= bounds.write_bytes;
             if is_enough || !to_copy.is_empty() {
                 break;
             }
-            *chunks_visited += 1;
-            visited[chunk] = Some(applied);
-            let chunk = chunk as u16;
-            shard.for_each_message(chunk, *before, |message| {
-                let name = message.name();
-                let has_copy = stored.messages.get(&name) == Some(&true);
-                if kept.insert(name) && !has_copy {
-                    stored.messages.insert(name, false);
-                    to_copy.push_back(Arc::clone(message));
-                }
-            });
-            let encoded = shard.chunk_to_checkpoint(chunk).encode();
+            *visited += 1;
+            let number = chunk as u16;
+            let mut kept = Vec::new();
+            shard.for_each_message(number, copied_up_to, |message| kept.push(Arc::clone(message)));
+            rounds.lock().visited(*round, chunk, applied, kept, to_copy);
+            let encoded = shard.chunk_to_checkpoint(number).encode();
             step_bytes += encoded.len();
             let now_there = StoredChunk::of(&encoded);
-            let known = stored.chunks[usize::from(chunk)];
-            if known.hash == now_there.hash {
+            if stored.get(place).is_some_and(|known| known.hash == now_there.hash) {
                 continue;
             }
-            buffer.chunks.push((chunk, now_there));
-            buffer.save(CheckpointKey::Chunk(chunk), applied, encoded);
+            buffer.chunks.push((place, now_there));
+            buffer.save(CheckpointKey::Chunk(number), applied, encoded);
         }
-        let chunks = (usize::from(CHUNKS) - index).div_ceil(count);
-        *is_done = *chunks_visited == chunks && to_copy.is_empty();
+        *is_done = *visited == stored.len() && to_copy.is_empty();
         if buffer.changes.is_empty() || (buffer.bytes < bounds.write_bytes && !*is_done) {
             return Step::More;
         }
         let Buffer { changes, chunks, messages, .. } = std::mem::take(buffer);
-        shards[index].write = Some(Writing::Parts { chunks, messages });
+        part.write = Some(Writing::Parts { chunks, messages });
         Step::Write(changes)
-    }
-
-    /// Everything of the round but the last part is stored.
-    fn finish(&mut self, index: usize) -> Step {
-        let Some(round) = &mut self.round else { return Step::Idle };
-        let behind = round.looked_up_to.map_or(Bound::Unbounded, Bound::Excluded);
-        let copies = self.stored.messages.range((behind, Bound::Unbounded)).take(LOOK_COPIES);
-        let copies: Vec<MessageRef> = copies.map(|(name, _)| *name).collect();
-        if let Some(last) = copies.last() {
-            round.looked_up_to = Some(*last);
-            let stale: Vec<_> = copies.into_iter().filter(|name| !round.kept.contains(name)).collect();
-            if stale.is_empty() {
-                return Step::More;
-            }
-            let delete = |name: &MessageRef| CheckpointChange::Delete { key: CheckpointKey::Message(*name) };
-            let changes = stale.iter().map(delete).collect();
-            self.shards[index].write = Some(Writing::Deletes(stale));
-            return Step::Write(changes);
-        }
-        let Some((applied, mut hub)) = round.hub.take() else { return Step::Idle };
-        hub.covers = round.visited.iter().map(|visited| visited.unwrap_or(applied)).collect();
-        let bytes = hub.encode(applied);
-        self.shards[index].write = Some(Writing::Hub(applied));
-        Step::Write(vec![CheckpointChange::Save { key: CheckpointKey::Hub, covers: applied, bytes }])
     }
 }
 
@@ -434,22 +312,37 @@ impl Buffer {
     }
 }
 
-impl Round {
-    fn new(shards: usize) -> Self {
-        Self {
-            hub: None,
-            visited: vec![None; usize::from(CHUNKS)],
-            kept: BTreeSet::new(),
-            shards: (0..shards).map(|_| Progress::default()).collect(),
-            looked_up_to: None,
+/// Everything of the sessions is stored.
+fn finish(next: Next, part: &mut Part) -> Step {
+    let (writing, changes) = match next {
+        Next::Wait => return Step::Idle,
+        Next::More => return Step::More,
+        Next::Delete { messages, pages } => {
+            let of_messages = messages.iter().map(|name| CheckpointKey::Message(*name));
+            let keys = of_messages.chain(pages.iter().map(|page| CheckpointKey::Requests(*page)));
+            let changes = keys.map(|key| CheckpointChange::Delete { key }).collect();
+            (Writing::Deletes { messages, pages }, changes)
         }
-    }
-
-    fn begin(&mut self, index: usize, shard: &Shard) {
-        self.shards[index].has_begun = true;
-        let Some((applied, state)) = shard.to_checkpoint() else { return };
-        if self.hub.as_ref().is_none_or(|(lowest, _)| applied < *lowest) {
-            self.hub = Some((applied, state));
+        Next::Pages(pages) => {
+            let changes = pages.iter().map(|(page, covers, requests)| CheckpointChange::Save {
+                key: CheckpointKey::Requests(*page),
+                covers: *covers,
+                bytes: encode_requests(requests),
+            });
+            let changes = changes.collect();
+            (
+                Writing::Pages(pages.into_iter().map(|(page, _, requests)| (page, requests.len())).collect()),
+                changes,
+            )
         }
-    }
+        Next::Hub(applied, hub) => {
+            let bytes = hub.encode(applied);
+            (
+                Writing::Hub(applied),
+                vec![CheckpointChange::Save { key: CheckpointKey::Hub, covers: applied, bytes }],
+            )
+        }
+    };
+    part.write = Some(writing);
+    Step::Write(changes)
 }

@@ -20,10 +20,13 @@
 //! | `marks.rs` | sequence acks on their way into the log |
 //! | `handling.rs` | what goes to the application's event handlers, and comes back |
 //! | `request_window.rs` | which requests of the application were executed already |
+//! | `request_pages.rs` | them in pages, which checkpoints store |
 //! | `timer.rs` | all timers |
 //! | `repeats.rs` | which appends were applied already |
 //! | `checkpoint.rs` | a shard's state as checkpoints hold it |
 //! | `checkpointer.rs` | rounds: what is written when, and how far the log may be trimmed |
+//! | `rounds.rs` | what shards know together of their rounds |
+//! | `stored.rs` | what a store holds of checkpoints |
 //! | `restoring.rs` | from checkpoints and a log back to shards |
 
 mod apply;
@@ -39,11 +42,14 @@ mod members;
 mod messages;
 mod owner;
 mod repeats;
+mod request_pages;
 mod request_window;
 mod restoring;
+mod rounds;
 mod selecting;
 mod settling;
 mod state;
+mod stored;
 #[cfg(test)]
 mod tests;
 mod timer;

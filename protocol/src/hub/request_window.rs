@@ -4,9 +4,13 @@
 //! time at which they were first sent, and of those that are forgotten the latest such time stays: whether a request
 //! that is not remembered may have been executed is known from that alone, whatever clocks have done meanwhile.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use crate::log::{ExecutedRequest, Refusal, RequestKey, RequestName, RequestsCheckpoint, Time};
+use super::request_pages::RequestPages;
+use crate::log::{
+    ExecutedRequest, Refusal, RequestKey, RequestKind, RequestName, RequestPage, RequestsCheckpoint, Time,
+};
 
 /// Remembered requests, as the fold sees them: the same in each shard of a hub. How long and how many are remembered is
 /// said by the last record with a request of the kind, so that no configuration changes what a log means.
@@ -21,16 +25,9 @@ pub struct RequestWindow {
 /// Requests of one kind.
 #[derive(Debug, Default)]
 struct Remembered {
-    known: BTreeMap<RequestName, Answered>,
-    oldest_first: VecDeque<RequestName>,
-}
-
-/// A request that is remembered.
-#[derive(Debug, Clone, Copy)]
-struct Answered {
-    time: Time,
-    first_sent: Option<u64>,
-    refusal: Option<Refusal>,
+    /// The number of each. One that was remembered anew has another than before.
+    known: BTreeMap<RequestName, u64>,
+    pages: RequestPages,
 }
 
 /// What is known of a request that arrives.
@@ -47,37 +44,51 @@ pub enum Known {
 }
 
 impl RequestWindow {
-    /// What a checkpoint keeps.
+    /// What a checkpoint keeps, beside the pages.
     pub fn to_checkpoint(&self) -> RequestsCheckpoint {
         RequestsCheckpoint {
-            executed: self.plain.to_checkpoint().chain(self.repeatable.to_checkpoint()).collect(),
+            plain: self.plain.pages.numbers(),
+            repeatable: self.repeatable.pages.numbers(),
             forgotten_first_sent: self.forgotten_first_sent,
         }
     }
 
-    /// Knows again what a checkpoint kept.
-    pub fn restore(stored: &RequestsCheckpoint) -> Self {
-        let of_kind = |is_repeatable: bool| {
-            let kept =
-                stored.executed.iter().filter(move |request| request.first_sent.is_some() == is_repeatable);
-            Remembered::restore(kept)
-        };
-        Self {
-            plain: of_kind(false),
-            repeatable: of_kind(true),
-            forgotten_first_sent: stored.forgotten_first_sent,
+    /// The pages of a kind, as they are now. Cheap to clone.
+    pub fn pages(&self, kind: RequestKind) -> &RequestPages {
+        match kind {
+            RequestKind::Plain => &self.plain.pages,
+            RequestKind::Repeatable => &self.repeatable.pages,
         }
+    }
+
+    /// Knows again what a checkpoint kept. None if a page is missing, or too short.
+    pub fn restore(
+        stored: &RequestsCheckpoint,
+        page: impl Fn(RequestPage) -> Option<Arc<Vec<ExecutedRequest>>>,
+    ) -> Option<Self> {
+        let restored = |kind, numbers| {
+            let pages = RequestPages::restore(numbers, |number| page(RequestPage { kind, number }))?;
+            let known = pages.iter().map(|(number, request)| (request.name, number)).collect();
+            Some(Remembered { known, pages })
+        };
+        Some(Self {
+            plain: restored(RequestKind::Plain, stored.plain)?,
+            repeatable: restored(RequestKind::Repeatable, stored.repeatable)?,
+            forgotten_first_sent: stored.forgotten_first_sent,
+        })
     }
 
     /// Compares a request of this time with what is remembered.
     pub fn look_up(&self, key: &RequestKey, time: Time) -> Known {
-        let is_remembered =
-            |answered: &Answered| key.is_repeatable() || !has_passed(answered.time, key, time);
         let kind = if key.is_repeatable() { &self.repeatable } else { &self.plain };
-        if let Some(answered) = kind.known.get(&key.name).filter(|answered| is_remembered(answered)) {
-            return Known::Repetition(answered.refusal);
+        let remembered = |number: &u64| {
+            let request = kind.pages.get(*number)?;
+            (key.is_repeatable() || !has_passed(request.time, key, time)).then_some(request)
+        };
+        if let Some(request) = kind.known.get(&key.name).and_then(remembered) {
+            return Known::Repetition(request.refusal);
         }
-        if of_id(&kind.known, key.name.id).any(|(_, answered)| is_remembered(answered)) {
+        if of_id(&kind.known, key.name.id).any(|(_, number)| remembered(number).is_some()) {
             return Known::OtherRequest;
         }
         if key.first_sent.is_some_and(|first_sent| Some(first_sent) <= self.forgotten_first_sent) {
@@ -88,51 +99,34 @@ impl RequestWindow {
 
     /// Remembers a request that is new, and forgets what its own key says need not be known any more.
     pub fn insert(&mut self, key: &RequestKey, time: Time, refusal: Option<Refusal>) {
-        let answered = Answered { time, first_sent: key.first_sent, refusal };
+        let request = ExecutedRequest { name: key.name, time, first_sent: key.first_sent, refusal };
         if key.is_repeatable() {
-            let forgotten =
-                self.repeatable.insert(key, answered).into_iter().filter_map(|gone| gone.first_sent);
-            self.forgotten_first_sent = self.forgotten_first_sent.max(forgotten.max());
+            let forgotten = self.repeatable.insert(key, request);
+            self.forgotten_first_sent = self.forgotten_first_sent.max(forgotten);
         } else {
-            self.plain.insert(key, answered);
+            self.plain.insert(key, request);
         }
     }
 }
 
 impl Remembered {
-    fn to_checkpoint(&self) -> impl Iterator<Item = ExecutedRequest> {
-        self.oldest_first.iter().filter_map(|name| {
-            let Answered { time, first_sent, refusal } = *self.known.get(name)?;
-            Some(ExecutedRequest { name: *name, time, first_sent, refusal })
-        })
-    }
-
-    fn restore<'a>(stored: impl Iterator<Item = &'a ExecutedRequest>) -> Self {
-        let (known, oldest_first) = stored
-            .map(|ExecutedRequest { name, time, first_sent, refusal }| {
-                let answered = Answered { time: *time, first_sent: *first_sent, refusal: *refusal };
-                ((*name, answered), *name)
-            })
-            .unzip();
-        Self { known, oldest_first }
-    }
-
-    /// Gives back what is forgotten.
-    fn insert(&mut self, key: &RequestKey, answered: Answered) -> Vec<Answered> {
-        if self.known.insert(key.name, answered).is_some() {
-            // It was there, and its time was over.
-            self.oldest_first.retain(|name| *name != key.name);
-        }
-        self.oldest_first.push_back(key.name);
-        let mut forgotten = Vec::new();
-        while let Some(oldest) = self.oldest_first.front().copied() {
-            let is_over =
-                self.known.get(&oldest).is_none_or(|known| has_passed(known.time, key, answered.time));
-            if !is_over && self.oldest_first.len() <= key.window_requests as usize {
+    /// Returns the latest time of first sending of those that are forgotten.
+    fn insert(&mut self, key: &RequestKey, request: ExecutedRequest) -> Option<u64> {
+        let number = self.pages.push(request);
+        self.known.insert(key.name, number);
+        let mut forgotten = None;
+        while let Some(oldest) = self.pages.get(self.pages.numbers().first).copied() {
+            let is_known = self.known.get(&oldest.name) == Some(&self.pages.numbers().first);
+            let is_kept = !has_passed(oldest.time, key, request.time)
+                && self.known.len() <= key.window_requests as usize;
+            if is_known && is_kept {
                 break;
             }
-            self.oldest_first.pop_front();
-            forgotten.extend(self.known.remove(&oldest));
+            self.pages.pop_first();
+            if is_known {
+                self.known.remove(&oldest.name);
+                forgotten = forgotten.max(oldest.first_sent);
+            }
         }
         forgotten
     }
@@ -183,7 +177,8 @@ mod tests {
         window.insert(&key(1, 1), Time(0), None);
         window.insert(&key(2, 1), Time(30_000), None);
         window.insert(&key(1, 1), Time(60_000), None);
-        let names: Vec<_> = window.to_checkpoint().executed.iter().map(|request| request.name.id).collect();
+        let remembered = window.plain.pages.iter();
+        let names: Vec<_> = remembered.map(|(_, request)| request.name.id).collect();
         assert_eq!(names, [2, 1]);
         assert_eq!(window.look_up(&key(1, 1), Time(90_000)), REPEATED);
     }
@@ -197,7 +192,7 @@ mod tests {
         assert_eq!(window.look_up(&key(1, 1), Time(4)), Known::New);
         assert_eq!(window.look_up(&key(2, 1), Time(4)), REPEATED);
         window.insert(&key(5, 1), Time(100_000), None);
-        assert_eq!(window.to_checkpoint().executed.len(), 1);
+        assert_eq!((window.plain.known.len(), window.plain.pages.iter().count()), (1, 1));
     }
 
     #[test]
@@ -236,7 +231,8 @@ mod tests {
         for id in 1..=4 {
             window.insert(&repeatable(id, id as u64), Time(id as u64), Some(Refusal::TooManyRules));
         }
-        let restored = RequestWindow::restore(&window.to_checkpoint());
+        let page = |page: RequestPage| window.pages(page.kind).page(page.number).cloned();
+        let restored = RequestWindow::restore(&window.to_checkpoint(), page).unwrap();
         assert_eq!(restored.to_checkpoint(), window.to_checkpoint());
         assert_eq!(restored.look_up(&key(2, 2), Time(9)), REPEATED);
         assert_eq!(

@@ -15,12 +15,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::checkpoint::Covered;
-use super::checkpointer::Stored;
 use super::messages::message_of;
+use super::state::HubState;
+use super::stored::Stored;
 use super::{CheckpointBounds, Checkpointer, HubSettings, Shard, ShardId};
 use crate::log::{
-    BootId, CheckpointError, CheckpointKey, ChunkCheckpoint, HubCheckpoint, MessageCheckpoint, MessageRef,
-    Offset, Record,
+    BootId, CheckpointError, CheckpointKey, ChunkCheckpoint, ExecutedRequest, HubCheckpoint,
+    MessageCheckpoint, MessageRef, Offset, Record, RequestPage, decode_requests,
 };
 use crate::session::{MemoryBudget, Session, SharedMessage};
 
@@ -30,6 +31,7 @@ pub struct Restoring {
     hub: Option<(Offset, HubCheckpoint)>,
     chunks: BTreeMap<u16, (Offset, ChunkCheckpoint)>,
     messages: BTreeMap<MessageRef, Bytes>,
+    requests: BTreeMap<RequestPage, Arc<Vec<ExecutedRequest>>>,
     stored: Stored,
 }
 
@@ -39,6 +41,7 @@ pub struct Resolving {
     shards: Vec<(Shard, Wanted)>,
     hub: Option<(Offset, HubCheckpoint)>,
     chunks: BTreeMap<u16, (Offset, ChunkCheckpoint)>,
+    requests: BTreeMap<RequestPage, Arc<Vec<ExecutedRequest>>>,
     stored: Stored,
 }
 
@@ -55,7 +58,13 @@ pub struct Restored {
 
 impl Default for Restoring {
     fn default() -> Self {
-        Self { hub: None, chunks: BTreeMap::new(), messages: BTreeMap::new(), stored: Stored::nothing() }
+        Self {
+            hub: None,
+            chunks: BTreeMap::new(),
+            messages: BTreeMap::new(),
+            requests: BTreeMap::new(),
+            stored: Stored::nothing(),
+        }
     }
 }
 
@@ -67,11 +76,18 @@ impl Restoring {
     pub fn load(&mut self, key: &str, covers: Offset, bytes: Bytes) -> Result<(), CheckpointError> {
         match CheckpointKey::parse(key).ok_or(CheckpointError::Invalid("key"))? {
             CheckpointKey::Hub => {
-                self.hub = Some((covers, HubCheckpoint::decode(bytes, covers)?));
+                let hub = HubCheckpoint::decode(bytes, covers)?;
+                self.stored.note_requests(&hub.requests);
+                self.hub = Some((covers, hub));
             }
             CheckpointKey::Chunk(chunk) => {
                 self.stored.note_chunk(chunk, &bytes);
                 self.chunks.insert(chunk, (covers, ChunkCheckpoint::decode(bytes)?));
+            }
+            CheckpointKey::Requests(page) => {
+                let requests = decode_requests(page.kind, bytes)?;
+                self.stored.note_page(page, requests.len());
+                self.requests.insert(page, Arc::new(requests));
             }
             CheckpointKey::Message(name) => {
                 self.stored.note_message(name);
@@ -93,7 +109,7 @@ impl Restoring {
         budget: &Arc<MemoryBudget>,
         end: Offset,
     ) -> Result<Resolving, CheckpointError> {
-        let Self { hub, chunks, messages, stored } = self;
+        let Self { hub, chunks, messages, requests, stored } = self;
         if covered(hub.as_ref(), &chunks).last().is_some_and(|last| last >= end) {
             return Err(CheckpointError::AheadOfLog);
         }
@@ -111,7 +127,7 @@ impl Restoring {
             Ok((shard, wanted))
         };
         let shards = (0..shards.max(1)).map(new_shard).collect::<Result<_, CheckpointError>>()?;
-        Ok(Resolving { shards, hub, chunks, stored })
+        Ok(Resolving { shards, hub, chunks, requests, stored })
     }
 }
 
@@ -136,12 +152,17 @@ impl Resolving {
         if self.next().is_some() {
             return Err(CheckpointError::MissingMessage);
         }
-        let Self { shards, hub, chunks, stored } = self;
+        let Self { shards, hub, chunks, requests, stored } = self;
         let mut restored = Vec::with_capacity(shards.len());
         let mut wanted = Vec::with_capacity(shards.len());
         for (mut shard, its_own) in shards {
             let covered = covered(hub.as_ref(), &chunks);
-            shard.restore(hub.as_ref().map(|(applied, hub)| (*applied, hub)), covered);
+            let state = match &hub {
+                Some((applied, hub)) => HubState::restore(*applied, hub, |page| requests.get(&page).cloned())
+                    .ok_or(CheckpointError::Invalid("list of requests"))?,
+                None => HubState::default(),
+            };
+            shard.restore(state, covered);
             restored.push(shard);
             wanted.push(its_own);
         }

@@ -3,9 +3,11 @@
 //! It is the same function of the log in every shard and wherever the log is folded. It knows no session: whether a record
 //! repeats an ack id is for the shard that owns the session to say.
 
+use std::sync::Arc;
+
 use super::repeats::Repeats;
 use super::request_window::{Known, RequestWindow};
-use crate::log::{BootId, HubCheckpoint, Offset, Record, Refusal, Time};
+use crate::log::{BootId, ExecutedRequest, HubCheckpoint, Offset, Record, Refusal, RequestPage, Time};
 
 /// The hub-wide part of the fold.
 #[derive(Debug, Default)]
@@ -38,26 +40,29 @@ pub enum PassedOver {
 }
 
 impl HubState {
-    /// Goes on where a checkpoint was made.
-    pub fn restore(applied: Offset, stored: &HubCheckpoint) -> Self {
-        Self {
+    /// Goes on where a checkpoint was made. None if a page of its requests is missing, or too short.
+    pub fn restore(
+        applied: Offset,
+        stored: &HubCheckpoint,
+        page: impl Fn(RequestPage) -> Option<Arc<Vec<ExecutedRequest>>>,
+    ) -> Option<Self> {
+        Some(Self {
             applied: Some(applied),
             applied_bytes: 0,
             time: stored.time,
             repeats: Repeats::restore(&stored.proposers),
-            requests: RequestWindow::restore(&stored.requests),
-        }
+            requests: RequestWindow::restore(&stored.requests, page)?,
+        })
     }
 
-    /// What a checkpoint keeps, without the chunks' offsets. Nothing before the first record.
-    pub fn to_checkpoint(&self) -> Option<(Offset, HubCheckpoint)> {
-        let hub = HubCheckpoint {
+    /// What a checkpoint keeps, without the chunks' offsets and the pages of requests.
+    pub fn to_checkpoint(&self) -> HubCheckpoint {
+        HubCheckpoint {
             time: self.time,
             proposers: self.repeats.to_checkpoint(),
             requests: self.requests.to_checkpoint(),
             covers: Vec::new(),
-        };
-        Some((self.applied?, hub))
+        }
     }
 
     /// The last offset that was judged.

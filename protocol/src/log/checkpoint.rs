@@ -16,7 +16,10 @@
 use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{AckKey, BootId, Disconnected, EndReason, HandlerState, Hold, Offset, RequestsCheckpoint, Time};
+use super::{
+    AckKey, BootId, Disconnected, EndReason, HandlerState, Hold, Offset, RequestKind, RequestPage,
+    RequestsCheckpoint, Time,
+};
 use crate::wire::{ConnectionId, GroupName, Message, SequenceId, Subprotocol, UserId};
 
 /// How many chunks sessions are divided into; part of the checkpoints' format.
@@ -75,6 +78,8 @@ pub enum CheckpointKey {
     Hub,
     /// A chunk of sessions.
     Chunk(u16),
+    /// A page of requests.
+    Requests(RequestPage),
     /// A message.
     Message(MessageRef),
 }
@@ -93,6 +98,14 @@ impl CheckpointKey {
             let chunk = u16::try_from(number(chunk, 4)?).ok()?;
             return (chunk < CHUNKS).then_some(Self::Chunk(chunk));
         }
+        if let Some((kind, page)) = key.strip_prefix("requests/").and_then(|page| page.split_once('/')) {
+            let kind = match kind {
+                "plain" => RequestKind::Plain,
+                "repeatable" => RequestKind::Repeatable,
+                _ => return None,
+            };
+            return Some(Self::Requests(RequestPage { kind, number: number(page, 20)? }));
+        }
         let (offset, part) = key.strip_prefix("message/")?.split_once('.')?;
         let part = u32::try_from(number(part, 1)?).ok()?;
         Some(Self::Message(MessageRef { offset: Offset(number(offset, 20)?), part }))
@@ -104,6 +117,12 @@ impl std::fmt::Display for CheckpointKey {
         match self {
             Self::Hub => f.write_str("hub"),
             Self::Chunk(chunk) => write!(f, "chunk/{chunk:04}"),
+            Self::Requests(RequestPage { kind: RequestKind::Plain, number }) => {
+                write!(f, "requests/plain/{number:020}")
+            }
+            Self::Requests(RequestPage { kind: RequestKind::Repeatable, number }) => {
+                write!(f, "requests/repeatable/{number:020}")
+            }
             Self::Message(MessageRef { offset, part }) => write!(f, "message/{:020}.{part}", offset.0),
         }
     }

@@ -11,7 +11,7 @@
 //! A reader refuses a version or an enumeration value that it does not know, and what does not fit together: a session
 //! that is restored in part would give sequence ids to other messages than before.
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 
 use super::checkpoint::{
     AppliedAppends, CHUNKS, ChunkCheckpoint, HubCheckpoint, MessageCheckpoint, MessageRef, RulesCheckpoint,
@@ -19,12 +19,12 @@ use super::checkpoint::{
 };
 use super::encoding::{
     StoredMetadataEntry, group_names, kind_number, kind_of, metadata_entries, metadata_of, reason_number,
-    reason_of, refusal_number, refusal_of, subprotocol_number, subprotocol_of, texts,
+    reason_of, subprotocol_number, subprotocol_of, texts,
 };
 use super::handler_encoding::StoredDisconnected;
 use super::{
-    AckKey, BootId, Disconnected, EventId, ExecutedRequest, Fingerprint, HandlerState, Hold, Offset,
-    RecordError, RequestName, RequestsCheckpoint, Time,
+    AckKey, BootId, Disconnected, EventId, Fingerprint, HandlerState, Hold, Offset, RecordError,
+    RequestNumbers, RequestsCheckpoint, Time,
 };
 use crate::wire::{ConnectionId, GroupName, Message, Payload, Sender, UserId};
 
@@ -64,23 +64,15 @@ impl HubCheckpoint {
             settled_below: proposer.settled_below,
             counters: differences(proposer.counters.iter().copied()),
         });
-        let RequestsCheckpoint { executed, forgotten_first_sent } = &self.requests;
-        let (plain, repeatable): (Vec<&ExecutedRequest>, Vec<&ExecutedRequest>) =
-            executed.iter().partition(|request| request.first_sent.is_none());
-        let times =
-            |requests: &[&ExecutedRequest]| differences(requests.iter().map(|request| request.time.0));
-        let has_refusals = repeatable.iter().any(|request| request.refusal.is_some());
-        let refusals = repeatable.iter().map(|request| request.refusal.map_or(0, refusal_number));
+        let RequestsCheckpoint { plain, repeatable, forgotten_first_sent } = self.requests;
         let hub = StoredHub {
             time: self.time.0,
             proposers: proposers.collect(),
-            request_names: request_names(&plain),
-            request_times: times(&plain),
-            repeatable_names: request_names(&repeatable),
-            repeatable_times: times(&repeatable),
-            repeatable_first_sent: differences(repeatable.iter().filter_map(|request| request.first_sent)),
-            repeatable_refusals: refusals.filter(|_| has_refusals).collect(),
-            forgotten_first_sent: *forgotten_first_sent,
+            plain_first: plain.first,
+            plain_next: plain.next,
+            repeatable_first: repeatable.first,
+            repeatable_next: repeatable.next,
+            forgotten_first_sent,
             // The chunks' offsets lie a little above the hub's, in no order.
             covers: self.covers.iter().map(|covers| covers.0.wrapping_sub(applied.0)).collect(),
         };
@@ -104,7 +96,7 @@ impl HubCheckpoint {
         Ok(Self {
             time: Time(stored.time),
             proposers: proposers.collect::<Result<_, CheckpointError>>()?,
-            requests: stored.requests()?,
+            requests: stored.requests(),
             covers: stored.covers.iter().map(|covers| Offset(covers.wrapping_add(applied.0))).collect(),
         })
     }
@@ -168,14 +160,14 @@ impl MessageCheckpoint {
     }
 }
 
-fn encode(message: &impl prost::Message) -> Bytes {
+pub(super) fn encode(message: &impl prost::Message) -> Bytes {
     let mut out = BytesMut::with_capacity(1 + message.encoded_len());
     out.put_u8(CHECKPOINT_VERSION);
     message.encode_raw(&mut out);
     out.freeze()
 }
 
-fn decode<M: prost::Message + Default>(stored: Bytes) -> Result<M, CheckpointError> {
+pub(super) fn decode<M: prost::Message + Default>(stored: Bytes) -> Result<M, CheckpointError> {
     match stored.first() {
         None => Err(CheckpointError::Empty),
         Some(&CHECKPOINT_VERSION) => {
@@ -215,73 +207,28 @@ struct StoredHub {
     proposers: Vec<StoredProposer>,
     #[prost(uint64, repeated, tag = "3")]
     covers: Vec<u64>,
-    /// Id and fingerprint of each request that is not repeatable, 16 bytes each, big-endian.
-    #[prost(bytes = "bytes", tag = "4")]
-    request_names: Bytes,
-    #[prost(uint64, repeated, tag = "5")]
-    request_times: Vec<u64>,
-    /// The same of repeatable requests.
-    #[prost(bytes = "bytes", tag = "6")]
-    repeatable_names: Bytes,
-    #[prost(uint64, repeated, tag = "7")]
-    repeatable_times: Vec<u64>,
-    #[prost(uint64, repeated, tag = "8")]
-    repeatable_first_sent: Vec<u64>,
-    /// 0 for one that was executed; empty when all are.
-    #[prost(uint32, repeated, tag = "9")]
-    repeatable_refusals: Vec<u32>,
-    #[prost(uint64, optional, tag = "10")]
+    /// Requests that are not repeatable, by their numbers.
+    #[prost(uint64, tag = "4")]
+    plain_first: u64,
+    #[prost(uint64, tag = "5")]
+    plain_next: u64,
+    /// Repeatable ones.
+    #[prost(uint64, tag = "6")]
+    repeatable_first: u64,
+    #[prost(uint64, tag = "7")]
+    repeatable_next: u64,
+    #[prost(uint64, optional, tag = "8")]
     forgotten_first_sent: Option<u64>,
 }
 
-/// What the name of a request takes.
-const REQUEST_NAME_BYTES: usize = 32;
-
 impl StoredHub {
-    fn requests(&self) -> Result<RequestsCheckpoint, CheckpointError> {
-        let (repeatable, refusals) = (self.repeatable_times.len(), self.repeatable_refusals.len());
-        let fits = |names: &Bytes, times: &[u64]| names.len() == times.len() * REQUEST_NAME_BYTES;
-        if !fits(&self.request_names, &self.request_times)
-            || !fits(&self.repeatable_names, &self.repeatable_times)
-            || self.repeatable_first_sent.len() != repeatable
-            || (refusals != 0 && refusals != repeatable)
-        {
-            return Err(CheckpointError::Invalid("list of requests"));
+    fn requests(&self) -> RequestsCheckpoint {
+        RequestsCheckpoint {
+            plain: RequestNumbers { first: self.plain_first, next: self.plain_next },
+            repeatable: RequestNumbers { first: self.repeatable_first, next: self.repeatable_next },
+            forgotten_first_sent: self.forgotten_first_sent,
         }
-        let plain = requests_of(&self.request_names, &self.request_times);
-        let mut executed: Vec<_> = plain.collect();
-        let refusals = self.repeatable_refusals.iter().copied().chain(std::iter::repeat(0));
-        let others = sums(&self.repeatable_first_sent).zip(refusals);
-        for (request, (first_sent, refusal)) in
-            requests_of(&self.repeatable_names, &self.repeatable_times).zip(others)
-        {
-            let refusal = match refusal {
-                0 => None,
-                number => Some(refusal_of(number).ok_or(CheckpointError::Invalid("refusal"))?),
-            };
-            executed.push(ExecutedRequest { first_sent: Some(first_sent), refusal, ..request });
-        }
-        Ok(RequestsCheckpoint { executed, forgotten_first_sent: self.forgotten_first_sent })
     }
-}
-
-fn request_names(requests: &[&ExecutedRequest]) -> Bytes {
-    let mut names = Vec::with_capacity(requests.len() * REQUEST_NAME_BYTES);
-    for ExecutedRequest { name, .. } in requests {
-        names.put_u128(name.id);
-        names.put_u128(name.fingerprint);
-    }
-    names.into()
-}
-
-/// As many requests as there are times; the names fit to them.
-fn requests_of(names: &Bytes, times: &[u64]) -> impl Iterator<Item = ExecutedRequest> {
-    let mut names = names.clone();
-    sums(times).map(move |time| {
-        let (id, fingerprint) = (names.get_u128(), names.get_u128());
-        let name = RequestName { id, fingerprint };
-        ExecutedRequest { name, time: Time(time), first_sent: None, refusal: None }
-    })
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

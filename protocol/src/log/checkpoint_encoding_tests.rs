@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
-use crate::log::{EndReason, EventSubject, Refusal};
+use crate::log::{EndReason, EventSubject};
 use crate::wire::{MetadataBuilder, PayloadKind, Subprotocol, Upstream};
 
 proptest! {
@@ -192,24 +192,11 @@ fn hub() -> impl Strategy<Value = HubCheckpoint> {
         },
     );
     let covers = vec(any::<u64>().prop_map(Offset), usize::from(CHUNKS));
-    let request = |is_repeatable: bool| {
-        let refusals = vec![
-            Refusal::UnknownConnection,
-            Refusal::UnknownUser,
-            Refusal::TooManyRules,
-            Refusal::TooManyGroups,
-        ];
-        let parts = (any::<u128>(), any::<u128>(), any::<u64>(), any::<u64>(), option::of(select(refusals)));
-        parts.prop_map(move |(id, fingerprint, time, first_sent, refusal)| ExecutedRequest {
-            name: RequestName { id, fingerprint },
-            time: Time(time),
-            first_sent: is_repeatable.then_some(first_sent),
-            refusal: refusal.filter(|_| is_repeatable),
-        })
-    };
-    let requests = (vec(request(false), 0..4), vec(request(true), 0..4), option::of(any::<u64>())).prop_map(
+    let numbers = || any::<(u64, u64)>().prop_map(|(first, next)| RequestNumbers { first, next });
+    let requests = (numbers(), numbers(), option::of(any::<u64>())).prop_map(
         |(plain, repeatable, forgotten_first_sent)| RequestsCheckpoint {
-            executed: [plain, repeatable].concat(),
+            plain,
+            repeatable,
             forgotten_first_sent,
         },
     );
@@ -359,88 +346,27 @@ fn what_does_not_fit_together_is_refused() {
 }
 
 #[test]
-fn the_bytes_of_requests_are_fixed() {
-    let request = |id, fingerprint, time| ExecutedRequest {
-        name: RequestName { id, fingerprint },
-        time: Time(time),
-        first_sent: None,
-        refusal: None,
-    };
+fn the_bytes_of_a_hub_are_fixed() {
     let hub = HubCheckpoint {
         time: Time(5),
         proposers: Vec::new(),
         requests: RequestsCheckpoint {
-            executed: vec![request(1, 2, 300), request(1 << 120, 3, 301)],
-            forgotten_first_sent: None,
+            plain: RequestNumbers { first: 1, next: 300 },
+            repeatable: RequestNumbers { first: 0, next: 2 },
+            forgotten_first_sent: Some(5),
         },
         covers: vec![Offset(7); usize::from(CHUNKS)],
     };
-    let name = |id: u128, fingerprint: u128| [id.to_be_bytes(), fingerprint.to_be_bytes()].concat();
     let expected = [
         &[1, 0x08, 5][..],
         &[0x1a, 0x80, 0x08],
         &[0; CHUNKS as usize],
-        &[0x22, 64],
-        &name(1, 2),
-        &name(1 << 120, 3),
-        &[0x2a, 3, 0xac, 0x02, 1],
+        &[0x20, 1],
+        &[0x28, 0xac, 0x02],
+        &[0x38, 2],
+        &[0x40, 5],
     ];
     assert_eq!(hub.encode(Offset(7)), expected.concat());
-    let mut broken =
-        StoredHub { covers: vec![0; usize::from(CHUNKS)], request_times: vec![1], ..StoredHub::default() };
-    broken.request_names = vec![0; REQUEST_NAME_BYTES - 1].into();
-    let read = HubCheckpoint::decode(encode(&broken), Offset(1));
-    assert_eq!(read, Err(CheckpointError::Invalid("list of requests")));
-}
-
-#[test]
-fn the_bytes_of_repeatable_requests_are_fixed() {
-    let request = |id, time, first_sent, refusal| ExecutedRequest {
-        name: RequestName { id, fingerprint: 2 },
-        time: Time(time),
-        first_sent: Some(first_sent),
-        refusal,
-    };
-    let executed = vec![request(1, 300, 900, None), request(3, 301, 899, Some(Refusal::TooManyRules))];
-    let hub = HubCheckpoint {
-        requests: RequestsCheckpoint { executed, forgotten_first_sent: Some(5) },
-        covers: vec![Offset(7); usize::from(CHUNKS)],
-        ..HubCheckpoint::default()
-    };
-    let name = |id: u128| [id.to_be_bytes(), 2u128.to_be_bytes()].concat();
-    let difference = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01];
-    let expected = [
-        &[0x1a, 0x80, 0x08][..],
-        &[0; CHUNKS as usize],
-        &[0x32, 64],
-        &name(1),
-        &name(3),
-        &[0x3a, 3, 0xac, 0x02, 1],
-        &[0x42, 12, 0x84, 0x07],
-        &difference,
-        &[0x4a, 2, 0, 3],
-        &[0x50, 5],
-    ];
-    let stored = hub.encode(Offset(7));
-    assert_eq!(stored[1..], expected.concat());
-    assert_eq!(HubCheckpoint::decode(stored, Offset(7)).unwrap(), hub);
-    let base = StoredHub { covers: vec![0; usize::from(CHUNKS)], ..StoredHub::default() };
-    let names = || Bytes::from(vec![0; REQUEST_NAME_BYTES]);
-    let one = StoredHub {
-        repeatable_names: names(),
-        repeatable_times: vec![1],
-        repeatable_first_sent: vec![1],
-        ..base
-    };
-    for (broken, what) in [
-        (StoredHub { repeatable_names: Bytes::new(), ..one.clone() }, "list of requests"),
-        (StoredHub { repeatable_first_sent: vec![], ..one.clone() }, "list of requests"),
-        (StoredHub { repeatable_refusals: vec![0, 0], ..one.clone() }, "list of requests"),
-        (StoredHub { repeatable_refusals: vec![9], ..one }, "refusal"),
-    ] {
-        let read = HubCheckpoint::decode(encode(&broken), Offset(1));
-        assert_eq!(read, Err(CheckpointError::Invalid(what)));
-    }
 }
 
 #[test]

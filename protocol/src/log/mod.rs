@@ -16,6 +16,7 @@ mod mark_encoding;
 mod proposer;
 mod record;
 mod record_size;
+mod request_encoding;
 mod request_key;
 mod selection;
 
@@ -33,7 +34,11 @@ pub use proposer::Proposer;
 pub use record::{
     AckKey, Body, BootKey, EndReason, Key, Opened, Permission, Published, Record, Sent, SequenceMark,
 };
-pub use request_key::{ExecutedRequest, Refusal, RequestKey, RequestName, RequestParts, RequestsCheckpoint};
+pub use request_encoding::{decode_requests, encode_requests};
+pub use request_key::{
+    ExecutedRequest, REQUESTS_PER_PAGE, Refusal, RequestKey, RequestKind, RequestName, RequestNumbers,
+    RequestPage, RequestParts, RequestsCheckpoint,
+};
 pub use selection::{Audience, Selection};
 
 use std::fmt;

@@ -67,11 +67,50 @@ pub struct ExecutedRequest {
     pub refusal: Option<Refusal>,
 }
 
-/// The requests of the application that a hub remembers.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// Requests in a page of a checkpoint; part of its format. The tests of this crate have small ones, which fill and go.
+pub const REQUESTS_PER_PAGE: u64 = if cfg!(test) { 4 } else { 1024 };
+
+/// Which requests of a kind are remembered: they are numbered in the order in which they came.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RequestNumbers {
+    /// Of the oldest.
+    pub first: u64,
+    /// Behind the newest.
+    pub next: u64,
+}
+
+impl RequestNumbers {
+    /// The pages that they are in, from the one of the oldest to the one that the next number follows in.
+    pub fn pages(self) -> std::ops::Range<u64> {
+        self.first / REQUESTS_PER_PAGE..self.next.div_ceil(REQUESTS_PER_PAGE)
+    }
+}
+
+/// The two kinds of requests that are remembered apart from one another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RequestKind {
+    /// The application has not asked for the same answer to every repetition.
+    Plain,
+    /// It has.
+    Repeatable,
+}
+
+/// Names a page of a checkpoint with requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RequestPage {
+    /// What is in it.
+    pub kind: RequestKind,
+    /// Its place: the numbers of its requests by [`REQUESTS_PER_PAGE`].
+    pub number: u64,
+}
+
+/// The requests of the application that a hub remembers. They themselves are in pages.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RequestsCheckpoint {
-    /// First those that are not repeatable, then those that are; of both the oldest first.
-    pub executed: Vec<ExecutedRequest>,
+    /// Those that are not repeatable.
+    pub plain: RequestNumbers,
+    /// Those that are.
+    pub repeatable: RequestNumbers,
     /// The latest [`RequestKey::first_sent`] of a repeatable request that is forgotten.
     pub forgotten_first_sent: Option<u64>,
 }

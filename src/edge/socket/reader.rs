@@ -224,13 +224,20 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 
     async fn finish(mut self, end: End) {
         let user = self.socket.user_id().map(|user| user.as_str());
-        ends::tell(&self.name, user, end, self.link.gateway_end());
+        let begun = self.link.gateway_end();
+        let is_begun = begun.is_some();
+        ends::tell(&self.name, user, end, begun);
         // Nothing is read any more, and an end can take its time.
         self.half_message = None;
         self.websocket = WebSocket::from_raw_socket(Inbound::new(&[]), Role::Server, None);
         self.link.take_giving_up();
         match end {
             End::Lost => self.socket.close(SocketEnd::Lost).await,
+            End::PeerClosed(close) if is_begun => {
+                // The answer to the gateway's own close. Some clients answer every code with 1000, which is no goodbye here.
+                self.link.peer_closed(close);
+                self.socket.close(SocketEnd::Lost).await;
+            }
             End::PeerClosed(close) => {
                 self.link.peer_closed(close);
                 let is_final = close.0 == Some(NORMAL_CLOSE);

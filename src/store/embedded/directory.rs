@@ -48,7 +48,12 @@ impl DataDirectory {
     /// Takes a directory to write in, made if there is none.
     pub(super) fn open(path: &Path, disk: Arc<dyn Disk>) -> Result<Self, StoreError> {
         let wrong = |error: io::Error| definite(io_cause(path, &error));
-        create_directory(path).map_err(wrong)?;
+        create_directory(path).map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => {
+                definite(StoreErrorCause::DirectoryIsFile(path.display().to_string()))
+            }
+            _ => wrong(error),
+        })?;
         let mut options = OpenOptions::new();
         let lock_path = path.join(LOCK_FILE);
         let file = options.read(true).write(true).create(true).truncate(false).mode(0o600).open(&lock_path);

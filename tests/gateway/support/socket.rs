@@ -419,6 +419,16 @@ impl Socket {
         assert_eq!((head[0], &head[2..]), (0x88, &[high, low][..]));
     }
 
+    /// Answers the gateway's close with a code of its own, as some clients do, and waits for the end of the connection.
+    pub async fn answer_close(mut self, code: u16) {
+        let frame = CloseFrame { code: code.into(), reason: Default::default() };
+        soon(self.stream.send(Message::Close(Some(frame)))).await.unwrap();
+        let mut rest = Vec::new();
+        // A reset is an end, too.
+        let _ = soon(self.stream.get_mut().read_to_end(&mut rest)).await;
+        assert!(rest.is_empty(), "after the close");
+    }
+
     /// Sends a WebSocket ping.
     pub async fn ping(&mut self, payload: &'static [u8]) {
         soon(self.stream.send(Message::Ping(Bytes::from_static(payload)))).await.unwrap();

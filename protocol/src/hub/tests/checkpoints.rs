@@ -10,10 +10,11 @@ use proptest::prelude::*;
 
 use super::super::*;
 use super::harness::settings;
-use super::random_log::{LogWriter, SESSIONS, Step, offset_of, step};
+use super::random_log::{Asked, LogWriter, SESSIONS, Step, Whom, offset_of, step};
 use crate::hub::timer::Timer;
 use crate::log::{
-    AppliedAppends, CHUNKS, CheckpointChange, Disconnected, MessageCheckpoint, SessionCheckpoint,
+    CHUNKS, CheckpointChange, Disconnected, ExecutedRequest, HubCheckpoint, MessageCheckpoint, RequestKind,
+    SessionCheckpoint,
 };
 use crate::wire::SequenceId;
 
@@ -27,6 +28,33 @@ proptest! {
             world.act(action);
         }
         world.act(&Action::Crash(1, 0));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Nearly all that happens is requests and crashes, so that pages come and go between them.
+    #[test]
+    fn r8_requests_are_known_again_whatever_write_was_the_last(
+        requests in vec((0u8..24, 1usize..30, 0usize..3), 20..60),
+        kept in any::<u8>(),
+    ) {
+        let mut world = World::new(1);
+        for (id, steps, writes) in requests {
+            for id in [id, (id + 7) % 24] {
+                world.act(&Action::Log(Step::Ask(Whom::everybody(), Some(id), Asked::Refused)));
+            }
+            world.act(&Action::Fold(0, usize::MAX));
+            for _ in 0..steps {
+                world.act(&Action::Step(0));
+                (0..writes).for_each(|_| world.act(&Action::Written(0, true, true)));
+            }
+            if steps % 4 == 0 {
+                world.act(&Action::Crash(1, kept));
+            }
+        }
+        world.act(&Action::Crash(1, kept));
     }
 }
 
@@ -99,11 +127,12 @@ impl World {
             store: BTreeMap::new(),
             shards: Vec::new(),
             folded: Vec::new(),
-            checkpointer: Checkpointer::new(1, BOUNDS, None, checkpointer::Stored::nothing()),
+            checkpointer: Checkpointer::new(1, BOUNDS, None, stored::Stored::nothing()),
             writes: Vec::new(),
             acknowledged: BTreeMap::new(),
             rounds: 0,
         };
+        world.writer.window_requests = 7;
         world.start(shards);
         world
     }
@@ -259,9 +288,13 @@ fn ids(session: &SessionCheckpoint) -> Vec<SequenceId> {
     session.unacknowledged.iter().map(|(id, _)| *id).collect()
 }
 
-fn hub_part(hub: &Shard) -> (Offset, Time, Vec<AppliedAppends>) {
-    let (applied, part) = hub.to_checkpoint().unwrap();
-    (applied, part.time, part.proposers)
+/// What belongs to no session: the offset, the hub's part, and the requests that are remembered.
+fn hub_part(shard: &Shard) -> (Option<Offset>, HubCheckpoint, Vec<ExecutedRequest>) {
+    let requests = [RequestKind::Plain, RequestKind::Repeatable].map(|kind| {
+        let pages = shard.state.requests().pages(kind).iter();
+        pages.map(|(_, request)| *request).collect::<Vec<_>>()
+    });
+    (shard.applied(), shard.state.to_checkpoint(), requests.concat())
 }
 
 fn state(shards: &[Shard]) -> State {

@@ -87,7 +87,7 @@ fn asked() -> impl Strategy<Value = Step> {
         1 => Just(Asked::Close),
         1 => Just(Asked::Refused),
     ];
-    (whom, option::weighted(0.5, 0u8..10), what)
+    (whom, option::weighted(0.5, 0u8..24), what)
         .prop_map(|(whom, request, what)| Step::Ask(whom, request, what))
 }
 
@@ -128,11 +128,19 @@ pub(super) struct LogWriter {
     /// The current boot.
     pub boot: BootId,
     ack_window_ids: u32,
+    /// Requests of each kind that are remembered.
+    pub window_requests: u32,
     proposers: [Proposer; 2],
     /// The number of each session.
     opened: BTreeMap<&'static str, Offset>,
     first_of_boot: usize,
     steps: u64,
+}
+
+impl Whom {
+    pub fn everybody() -> Self {
+        Self { audience: 0, excluded: None, is_filtered: false }
+    }
 }
 
 impl LogWriter {
@@ -141,6 +149,7 @@ impl LogWriter {
             log: Vec::new(),
             boot: BootId(1),
             ack_window_ids,
+            window_requests: 1000,
             proposers: [Proposer::new(BootId(1), 0), Proposer::new(BootId(1), 1)],
             opened: BTreeMap::new(),
             first_of_boot: 0,
@@ -208,7 +217,7 @@ impl LogWriter {
                 request = id.map(|id| RequestKey {
                     name: RequestName { id: u128::from(id), fingerprint: 0 },
                     window_seconds: 3600,
-                    window_requests: 1000,
+                    window_requests: self.window_requests,
                     first_sent: id.is_multiple_of(2).then_some(n),
                 });
                 let selection = whom.selection();

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::harness::*;
-use crate::hub::checkpointer::{Step, Stored};
+use crate::hub::checkpointer::Step;
+use crate::hub::stored::Stored;
 use crate::hub::{CheckpointBounds, Checkpointer, HubSettings, OpenError, Restoring};
 use crate::log::{BootId, CheckpointChange, CheckpointKey, EndReason, Offset, Time};
 use crate::session::OutboxLimits;
@@ -194,7 +195,7 @@ fn a_session_that_was_ending_ends_after_a_restore() {
     }
     assert_eq!(world.waiting(), 1, "bob's end, which is not stored");
     let bounds = CheckpointBounds { log_bytes_min: 0, log_bytes_per_state_byte: 0, ..BOUNDS };
-    let mut checkpointer = Checkpointer::new(1, bounds, None, Stored::nothing());
+    let checkpointer = Checkpointer::new(1, bounds, None, Stored::nothing());
     let mut stored: BTreeMap<CheckpointKey, (Offset, Bytes)> = BTreeMap::new();
     while !stored.contains_key(&CheckpointKey::Hub) {
         if let Step::Write(changes) = checkpointer.step(world.now, &world.shard) {
