@@ -233,8 +233,9 @@ pub struct Config {
     /// 1 byte to 64 MiB.
     pub pending_reply_bytes_max: usize,
 
-    /// How many groups a session may be in. Default 10,000, 1 to 1,000,000; joining another is refused. Cost: memory
-    /// for each membership, and all of them are part of the session's checkpoint.
+    /// How many groups a session may be in. Default 10,000, 1 to 1,000,000; joining another is refused, and so is one with
+    /// which their names would take more than 1 MiB. The application may put a session into twice as many. Cost: memory for
+    /// each membership, and all of them are part of the session's checkpoint.
     pub groups_per_session_max: usize,
 
     /// Which requests of the REST API are not executed again, and answered as the first time, when they come again under

@@ -145,7 +145,9 @@ impl From<CommandError> for RestError {
             CommandError::UnknownConnection => Self::not_found("Error.Connection.NotExisted", "Connection"),
             CommandError::UnknownUser => Self::not_found("Error.User.NotExisted", "User"),
             CommandError::Permission(error) => Self::conflict(error.to_string()),
-            CommandError::TooManyGroups => Self::conflict("A connection would be in too many groups."),
+            CommandError::TooManyGroups => Self::conflict(
+                "A connection would be in more than twice groups_per_session_max groups, or in groups whose names take more than 2 MiB.",
+            ),
             CommandError::OtherRequest => Self::new(
                 StatusCode::CONFLICT,
                 "Error.Request.Conflict",

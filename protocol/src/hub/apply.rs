@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::task::Waker;
 
+use super::effect::Effect;
 use super::folding::DELIVERY_STEPS;
 use super::handling::{LOST_WITH_GATEWAY, reason_text};
 use super::messages::{message_for, message_replied, message_sent};
@@ -32,6 +33,7 @@ impl Shard {
             return;
         }
         self.covered.take_if(|covered| covered.is_behind(offset));
+        let before = self.state.applied();
         let mut verdict = self.state.judge(offset, record);
         self.proposer.observe(self.state.time());
         if verdict == Verdict::TakesEffect && self.knows_ack_id(offset, record) {
@@ -40,10 +42,21 @@ impl Shard {
         if verdict == Verdict::TakesEffect {
             // Those that were restored with the record's effect have it.
             chosen.retain(|key| !self.is_covered(*key, offset));
-            self.take_effect(offset, record, chosen);
+            if let Some(effect) = Effect::of(record, before, &mut chosen) {
+                self.folding.effect = Some(Box::new(effect));
+                return;
+            }
+            self.take_effect(offset, record, &chosen);
         }
         if self.proposer.made(&record.key.boot) {
             self.settle(now, record, verdict);
+        }
+    }
+
+    /// A record whose effect came in portions has taken effect.
+    pub(super) fn finish(&mut self, now: Time, record: &Record) {
+        if self.proposer.made(&record.key.boot) {
+            self.settle(now, record, Verdict::TakesEffect);
         }
     }
 
@@ -64,7 +77,7 @@ impl Shard {
         self.by_connection_id.get(record.body.connection_id()?).copied()
     }
 
-    fn take_effect(&mut self, offset: Offset, record: &Record, chosen: Vec<SessionKey>) {
+    fn take_effect(&mut self, offset: Offset, record: &Record, chosen: &[SessionKey]) {
         let publisher = self.session_of(record);
         let session = publisher.filter(|key| !self.is_covered(*key, offset));
         match &record.body {
@@ -112,22 +125,9 @@ impl Shard {
             }
             Body::Told { connection_ids } => self.forget_told(offset, connection_ids),
             Body::Refused(_) => {}
-            Body::Sent(sent) => self.send(offset, record.time, sent, &chosen),
-            Body::Added { groups, .. } => {
-                for key in chosen {
-                    groups.iter().for_each(|group| self.add_member(key, group));
-                }
-            }
-            Body::Removed { groups, .. } => {
-                for key in chosen {
-                    self.remove_from(key, groups);
-                }
-            }
-            Body::Closed { reason, takes_disconnected, .. } => {
-                for key in chosen {
-                    self.close(key, reason, *takes_disconnected);
-                }
-            }
+            Body::Sent(sent) => self.send(offset, record.time, sent, chosen),
+            // In portions: see `Effect`.
+            Body::Added { .. } | Body::Removed { .. } | Body::Closed { .. } => {}
         }
         // `Ended` has removed its session, `Opened` has none before it.
         if let Some(session) = session.and_then(|key| self.sessions.get_mut(key)) {
@@ -251,7 +251,7 @@ impl Shard {
     }
 
     /// Takes out a session that the application closes. Its client is sent what was there before, and told why.
-    fn close(&mut self, key: SessionKey, reason: &str, takes_disconnected: bool) {
+    pub(super) fn close(&mut self, key: SessionKey, reason: &str, takes_disconnected: bool) {
         let reason = if reason.is_empty() { String::new() } else { format!(" Reason: {reason}") };
         let message = format!("Application server closed the connection.{reason}");
         let mut outbox = self.sessions[key].outbox.lock();

@@ -91,6 +91,6 @@ impl Shard {
 
     /// Whether its state is that of one offset, so that a checkpoint can be made of it.
     pub(super) fn is_caught_up(&self) -> bool {
-        self.is_live && self.covered.is_none()
+        self.is_live && self.covered.is_none() && self.folding.effect.is_none()
     }
 }

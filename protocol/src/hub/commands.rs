@@ -6,6 +6,8 @@
 
 use super::owner::Purpose;
 use super::request_window::{Known, of_id};
+use std::collections::BTreeSet;
+
 use super::{CommandError, CommandId, Output, SessionKey, Shard, UNTOLD_MAX};
 use crate::log::{Audience, Body, Permission, Refusal, RequestKey, Selection, Sent, Time};
 use crate::session::{PermissionError, group_name_bytes};
@@ -101,6 +103,9 @@ impl Shard {
                 return self.done(command, outcome);
             }
         }
+        if matches!(action, Action::Add { .. }) && self.budget.has_too_much_state() {
+            return self.done(command, Err(CommandError::Unavailable));
+        }
         let refusal = self.check(&action).err();
         let body = match (refusal, &request) {
             (None, _) => action.into_body(self.takes_disconnected && self.untold() < UNTOLD_MAX),
@@ -160,24 +165,32 @@ impl Shard {
         matches!(self.state.requests().look_up(key, now), Known::Repetition(_))
     }
 
-    /// Whether this shard's selected sessions have room for more groups.
+    /// Whether this shard's selected sessions have room for more groups. The application may put a session into as many again
+    /// as its client may enter, so that no client that is in many makes it fail.
     ///
     /// # Errors
     /// When one would be in more than it may be in, or in groups with longer names.
     pub fn check_room(&self, selection: &Selection, groups: &[GroupName]) -> Result<(), Refusal> {
-        let names_bytes = group_name_bytes(groups.iter());
+        let named: BTreeSet<&GroupName> = groups.iter().collect();
+        let named_bytes = group_name_bytes(named.iter().copied());
+        let groups_max = self.settings.groups_per_session_max.saturating_mul(2);
+        let has_room =
+            |groups: usize, bytes: usize| groups <= groups_max && bytes <= 2 * GROUP_NAMES_BYTES_MAX;
         let has_no_room = |key: SessionKey| {
             let known = &self.sessions[key].groups;
-            let has_room = |groups: usize, bytes: usize| {
-                known.len() + groups <= self.settings.groups_per_session_max
-                    && known.name_bytes() + bytes <= GROUP_NAMES_BYTES_MAX
-            };
-            if has_room(groups.len(), names_bytes) {
+            if has_room(known.len() + named.len(), known.name_bytes() + named_bytes) {
                 return false;
             }
-            let new: std::collections::BTreeSet<_> =
-                groups.iter().filter(|group| !known.contains(*group)).collect();
-            !has_room(new.len(), group_name_bytes(new.into_iter()))
+            if !has_room(named.len(), named_bytes) {
+                return true;
+            }
+            let in_both: Vec<&GroupName> = if known.len() < named.len() {
+                known.iter().filter(|group| named.contains(group)).collect()
+            } else {
+                named.iter().filter(|group| known.contains(**group)).copied().collect()
+            };
+            let bytes = known.name_bytes() + named_bytes - group_name_bytes(in_both.iter().copied());
+            !has_room(known.len() + named.len() - in_both.len(), bytes)
         };
         if self.has_selected(selection, has_no_room) { Err(Refusal::TooManyGroups) } else { Ok(()) }
     }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::Shard;
 use super::choosing::Choosing;
+use super::effect::Effect;
 use crate::log::{Body, Offset, Record, Selection, Time};
 
 /// Steps of one portion, each some 20 nanoseconds: about 8 ms. A burst of 64 messages for 1,000 sessions fits into it, so that
@@ -17,6 +18,8 @@ pub const FOLD_STEPS_MAX: usize = 400_000;
 const RECORD_STEPS: usize = 20;
 /// What it takes to put a session into a group or to take it out, about a microsecond, in steps.
 pub(super) const INDEXING_STEPS: usize = 50;
+/// What it takes to look for a session's group, in steps.
+pub(super) const LOOK_UP_STEPS: usize = 5;
 /// What it takes to hand a message to a session, in steps.
 pub(super) const DELIVERY_STEPS: usize = 5;
 
@@ -27,6 +30,8 @@ pub struct Folding {
     waiting: VecDeque<(Offset, Arc<Record>)>,
     /// Whom the first of them is for, as far as it is found.
     choosing: Option<Choosing>,
+    /// The one before it, as far as it has taken effect.
+    pub(super) effect: Option<Box<Effect>>,
     steps_max: usize,
     /// Steps that the effects of a record have taken.
     pub(super) spent: usize,
@@ -34,7 +39,7 @@ pub struct Folding {
 
 impl Default for Folding {
     fn default() -> Self {
-        Self { waiting: VecDeque::new(), choosing: None, steps_max: FOLD_STEPS_MAX, spent: 0 }
+        Self { waiting: VecDeque::new(), choosing: None, effect: None, steps_max: FOLD_STEPS_MAX, spent: 0 }
     }
 }
 
@@ -43,7 +48,7 @@ impl Shard {
     /// [`Shard::handle`] with [`Input::GoOn`](super::Input::GoOn) when it has served the others, and brings no records
     /// meanwhile.
     pub fn has_waiting(&self) -> bool {
-        !self.folding.waiting.is_empty()
+        !self.folding.waiting.is_empty() || self.folding.effect.is_some()
     }
 
     /// Folds in portions of so many steps instead of [`FOLD_STEPS_MAX`]. What comes of it is the same; tests make others be
@@ -62,9 +67,17 @@ impl Shard {
         let was_live = self.is_live;
         let mut has_applied = false;
         let mut steps = self.folding.steps_max;
-        while steps > 0
-            && let Some((offset, record)) = self.folding.waiting.front()
-        {
+        while steps > 0 {
+            if let Some(mut effect) = self.folding.effect.take() {
+                if !self.go_on_with(&mut effect, &mut steps) {
+                    self.folding.effect = Some(effect);
+                    break;
+                }
+                self.finish(now, &effect.record);
+                has_applied = true;
+                continue;
+            }
+            let Some((offset, record)) = self.folding.waiting.front() else { break };
             let (offset, record) = (*offset, Arc::clone(record));
             let chosen = match selection_of(&record.body).filter(|_| !self.state.has_judged(offset)) {
                 Some(selection) => {
@@ -80,7 +93,7 @@ impl Shard {
             };
             self.folding.waiting.pop_front();
             self.apply(now, offset, &record, chosen);
-            has_applied = true;
+            has_applied |= self.folding.effect.is_none();
             steps = steps.saturating_sub(RECORD_STEPS + std::mem::take(&mut self.folding.spent));
         }
         if !has_applied {

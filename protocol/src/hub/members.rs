@@ -69,14 +69,6 @@ impl Shard {
         }
     }
 
-    pub(super) fn remove_from(&mut self, key: SessionKey, groups: &[GroupName]) {
-        let left: Vec<GroupName> = match groups {
-            [] => self.sessions[key].groups.iter().cloned().collect(),
-            some => some.to_vec(),
-        };
-        left.iter().for_each(|group| self.remove_member(key, group));
-    }
-
     /// Takes a session out of everything. A socket that is still attached is closed.
     pub(super) fn remove(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.remove(key) else { return };

@@ -9,6 +9,7 @@
 //! | `input.rs` | what goes in and comes out |
 //! | `apply.rs` | the one fold (R11) |
 //! | `folding.rs` | records one after the other, in portions between which others are served |
+//! | `effect.rs` | the effect of one record on many sessions, in portions |
 //! | `choosing.rs` | whom a selection means |
 //! | `selecting.rs` | what is asked about sessions |
 //! | `state.rs` | what all shards of a hub know alike, and which records take effect |
@@ -34,6 +35,7 @@ mod checkpoint;
 mod checkpointer;
 mod choosing;
 mod commands;
+mod effect;
 mod folding;
 mod handling;
 mod input;
@@ -169,6 +171,8 @@ pub struct Shard {
     /// Whether a handler of the application takes `disconnected` events.
     takes_disconnected: bool,
     untold: Untold,
+    /// The session that was ended last since memory was short; none is ended while it is still there.
+    shedding: Option<SessionKey>,
     /// Sessions whose outbox went over its limits.
     overflowed: Vec<SessionKey>,
     outputs: VecDeque<Output>,
@@ -200,6 +204,7 @@ impl Shard {
             marks: Marks::default(),
             takes_disconnected: false,
             untold: Untold::default(),
+            shedding: None,
             overflowed: Vec::new(),
             outputs: VecDeque::new(),
             woken: Vec::new(),
@@ -274,7 +279,8 @@ impl Shard {
 
     /// The last offset that has taken effect.
     pub fn applied(&self) -> Option<Offset> {
-        self.state.applied()
+        // What has taken effect in part has not taken effect.
+        self.folding.effect.as_ref().map_or(self.state.applied(), |effect| effect.before)
     }
 
     /// The latest time in the log, as far as it has taken effect.

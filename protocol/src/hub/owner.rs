@@ -10,7 +10,8 @@ use super::{
 };
 use crate::log::{Body, Certainty, EndReason, Key, Opened, Record, RequestKey, Time};
 use crate::session::{
-    Closing, NextBatch, Outcome, Phase, Request, Session, SessionCharge, SessionLimits, UserPlace, may_be_in,
+    Closing, GroupRoom, NextBatch, Outcome, Phase, Request, Session, SessionCharge, SessionLimits, UserPlace,
+    may_be_in,
 };
 use crate::wire::{Close, Encoding, GroupName, ReconnectionToken, UserId};
 
@@ -253,7 +254,8 @@ impl Shard {
             return;
         }
         let groups_max = self.settings.groups_per_session_max;
-        let NextBatch { records, call, close } = session.next_batch(now, &mut self.proposer, groups_max);
+        let room = GroupRoom { groups_max, has_memory: !self.budget.has_too_much_state() };
+        let NextBatch { records, call, close } = session.next_batch(now, &mut self.proposer, room);
         if !records.is_empty() {
             let append = AppendId::Batch { session: key, number: session.requests.batch_number() };
             self.outputs.push_back(Output::Append { append, records });
@@ -391,17 +393,28 @@ impl Shard {
         }
         self.overflowed = overflowed;
         if self.is_live && self.budget.is_exceeded() {
-            self.shed(now);
+            let held = |session: &Session| session.outbox.lock().held_bytes();
+            self.shed(now, self.budget.used_bytes(), held);
+        }
+        if self.is_live && self.budget.must_free_state() {
+            self.shed(now, self.budget.state_bytes(), Session::state_bytes);
         }
     }
 
-    /// Ends the session with the most waiting for it. The budget is the process's: one session for each round of
-    /// records, so that freed memory counts before the next is chosen.
-    fn shed(&mut self, now: Time) {
-        let waiting = |key: &SessionKey| self.sessions[*key].outbox.lock().content_bytes();
-        let own = self.sessions.keys().filter(|key| self.decides_for(*key));
-        let most = own.max_by_key(waiting).filter(|key| waiting(key) > 0);
-        if let Some(key) = most {
+    /// Ends the session that holds most of what memory is short of. The budget is the process's: one session at a time, so
+    /// that freed memory counts before the next is chosen. Where even that one holds less than half of what sessions here
+    /// hold on average, the memory is not with the sessions, and ending one would free nothing.
+    fn shed(&mut self, now: Time, bytes: usize, held: impl Fn(&Session) -> usize) {
+        if self.shedding.is_some_and(|key| self.sessions.contains_key(key)) {
+            return;
+        }
+        let own = self.sessions.iter().filter(|(key, _)| self.decides_for(*key));
+        let live = own.filter(|(_, session)| !matches!(session.phase, Phase::Ending(_)));
+        let most = live.map(|(key, session)| (held(session), key)).max_by_key(|(bytes, _)| *bytes);
+        if let Some((most, key)) = most
+            && most.saturating_mul(2 * self.sessions.len()) > bytes
+        {
+            self.shedding = Some(key);
             self.end_for_memory(now, key, EndReason::Shed);
         }
     }
@@ -409,7 +422,11 @@ impl Shard {
     /// Ends a session because of what waits for its client.
     fn end_for_memory(&mut self, now: Time, key: SessionKey, reason: EndReason) {
         let Some(session) = self.sessions.get(key) else { return };
-        let close = if session.subprotocol.is_reliable() { Close::OUTBOX_FULL } else { Close::SLOW_CONSUMER };
+        let close = match (reason, session.subprotocol.is_reliable()) {
+            (EndReason::Shed, _) => Close::SHORT_OF_MEMORY,
+            (_, true) => Close::OUTBOX_FULL,
+            (_, false) => Close::SLOW_CONSUMER,
+        };
         self.end(now, key, reason, Some(close));
     }
 

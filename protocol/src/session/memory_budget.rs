@@ -70,6 +70,23 @@ impl MemoryBudget {
         }
     }
 
+    /// Whether what sessions keep for as long as they live has come to all of the budget: none may come to keep more.
+    pub fn has_too_much_state(&self) -> bool {
+        match &self.whole {
+            Some(whole) => whole.has_too_much_state(),
+            None => self.state_bytes() > self.allowed_bytes(),
+        }
+    }
+
+    /// Whether a part has to end a session for what sessions keep: they have come to a quarter more than all of the budget,
+    /// as they can by what is not refused, and the part has its share of it.
+    pub fn must_free_state(&self) -> bool {
+        let Some(whole) = &self.whole else { return false };
+        let parts = whole.parts.load(Ordering::Relaxed).max(1);
+        let allowed = whole.allowed_bytes();
+        whole.state_bytes() > allowed.saturating_add(allowed / 4) && self.state_bytes() > allowed / parts
+    }
+
     /// Lets a part use more for a while: what it has brought back from its log, and which was allowed before.
     pub fn lend(&self, bytes: usize) {
         self.lent_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -226,6 +243,11 @@ impl SessionCharge {
     pub fn new(budget: &Arc<MemoryBudget>) -> Self {
         budget.change_sessions(1);
         Self { budget: Arc::clone(budget), bytes: 0 }
+    }
+
+    /// How much the session keeps, about.
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Says how much the session keeps now.

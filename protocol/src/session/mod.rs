@@ -33,6 +33,6 @@ pub use permissions::{PermissionError, Permissions};
 pub use recoveries::Recoveries;
 pub use requests::{Begun, Outcome, Request, Requests, Settled, Slot};
 pub use sequence_ids::SequenceIds;
-pub use session::{NextBatch, Phase, Session};
+pub use session::{GroupRoom, NextBatch, Phase, Session};
 pub use shared_message::SharedMessage;
 pub use user_sessions::{SessionLimits, UserPlace, UserSessions};

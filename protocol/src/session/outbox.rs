@@ -166,8 +166,11 @@ impl Outbox {
 
     /// The places for messages, replies and requests; the messages themselves are charged by whoever shares them.
     fn update_charge(&mut self) {
-        let places = self.entries.capacity() * size_of::<Entry>() + self.requests * REQUEST_BYTES;
-        self.charge.set(places + self.reply_bytes + self.request_bytes);
+        self.charge.set(self.places_bytes() + self.reply_bytes + self.request_bytes);
+    }
+
+    fn places_bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<Entry>() + self.requests * REQUEST_BYTES
     }
 
     /// Has the shard told when acks are to be in the log.
@@ -248,6 +251,12 @@ impl Outbox {
     /// Payload and metadata that wait, in bytes.
     pub fn content_bytes(&self) -> usize {
         self.content_bytes
+    }
+
+    /// All that waits for the client, or for the shard from it, in bytes: messages, replies, requests, and their places.
+    pub fn held_bytes(&self) -> usize {
+        let messages = self.content_bytes + self.entries.len() * size_of::<SharedMessage>();
+        messages + self.places_bytes() + self.reply_bytes + self.request_bytes
     }
 
     /// Messages that wait.

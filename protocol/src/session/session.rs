@@ -127,6 +127,11 @@ impl Session {
         self.charge.set(bytes);
     }
 
+    /// What it keeps for as long as it lives, in bytes, about.
+    pub fn state_bytes(&self) -> usize {
+        self.charge.bytes()
+    }
+
     /// The session as a checkpoint keeps it: what its records made of it. Of one that is not reliable the deliveries are
     /// left out, since the next boot ends it.
     pub fn to_checkpoint(&self) -> SessionCheckpoint {
@@ -207,7 +212,7 @@ impl Session {
 
     /// Turns the waiting requests into the next batch and returns its records. Every refusal is decided here, before
     /// the append, against applied state and the batch itself (R4).
-    pub fn next_batch(&mut self, now: Time, proposer: &mut Proposer, groups_max: usize) -> NextBatch {
+    pub fn next_batch(&mut self, now: Time, proposer: &mut Proposer, room: GroupRoom) -> NextBatch {
         let is_raw = self.subprotocol.encoding() == Encoding::Raw;
         let mut close = None;
         let Self { requests, connection_id, user_id, permissions, groups, window, outbox, .. } = self;
@@ -236,7 +241,7 @@ impl Session {
             };
             match message {
                 Upstream::JoinGroup { group, .. } => {
-                    if let Err(error) = pending.join(group, groups_max) {
+                    if let Err(error) = pending.join(group, room) {
                         return Slot::Answer(judge.refusal(message, error));
                     }
                 }
@@ -251,6 +256,15 @@ impl Session {
         let call = call.and_then(|message| self.event_of(message));
         NextBatch { records, call, close }
     }
+}
+
+/// How many groups a session may be in.
+#[derive(Debug, Clone, Copy)]
+pub struct GroupRoom {
+    /// Groups, those included that the application has put it into.
+    pub groups_max: usize,
+    /// Whether the gateway has memory for one more.
+    pub has_memory: bool,
 }
 
 /// What [`Session::next_batch`] came to.
@@ -288,9 +302,13 @@ impl<'a> PendingGroups<'a> {
     }
 
     /// Takes a group in, if there is room or none is needed.
-    fn join(&mut self, group: &GroupName, groups_max: usize) -> Result<(), AckError> {
+    fn join(&mut self, group: &GroupName, room: GroupRoom) -> Result<(), AckError> {
+        let GroupRoom { groups_max, has_memory } = room;
         if self.contains(group) {
             return Ok(());
+        }
+        if !has_memory {
+            return Err(short_of_memory());
         }
         if self.len >= groups_max {
             return Err(too_many_groups(groups_max));
@@ -405,6 +423,12 @@ impl Judge<'_> {
 
 fn not_offered(what: &str) -> AckError {
     AckError { name: ErrorName::BadRequest, message: format!("{what}: not offered by this gateway.") }
+}
+
+/// The client may try again under the same ack id.
+fn short_of_memory() -> AckError {
+    let message = "The gateway is short of memory: no group can be joined now.".to_owned();
+    AckError { name: ErrorName::InternalServerError, message }
 }
 
 fn too_many_groups(groups_max: usize) -> AckError {

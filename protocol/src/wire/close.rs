@@ -73,6 +73,9 @@ impl Close {
     /// A client that reads too slowly, on a subprotocol that cannot be recovered.
     pub const SLOW_CONSUMER: Self =
         Self::new(CloseCode::PolicyViolation, "The outbound message queue is full.");
+    /// The session held most of what the gateway's memory is short of.
+    pub const SHORT_OF_MEMORY: Self =
+        Self::new(CloseCode::PolicyViolation, "The gateway is short of memory.");
     /// A raw client that may not publish to its group.
     pub const RAW_SEND_FORBIDDEN: Self =
         Self::new(CloseCode::PolicyViolation, "The connection is not authorized for raw sendToGroup mode.");

@@ -154,15 +154,35 @@ fn over_the_memory_budget_new_sessions_are_refused_and_recoveries_are_not() {
     let alice = world.open("alice");
     let bob = world.open_in("bob", &["g"]);
     world.lose(&bob);
-    world.send(&alice, (0..100).map(|n| join(n, &format!("{n:0>500}"))));
+    world.send(&alice, (0..90).map(|n| join(n, &format!("{n:0>500}"))));
     world.settle();
-    assert!(world.budget.state_bytes() > 50_000);
+    assert!(world.budget.state_bytes() > 50_000, "{}", world.budget.state_bytes());
     assert_eq!(world.try_open(opening("carol")).map(|_| ()), Err(OpenError::Full));
     let bob = world.resume(&bob);
     world.ask_for(&alice, publish(200, "g", "m"));
     assert_eq!(world.reads(&bob).len(), 1, "there is room for messages still");
+    let refused = world.ask_for(&alice, join(300, "one more"));
+    assert!(refused.concat().contains("InternalServerError"), "{refused:?}");
     world.leave(&alice);
     assert!(world.try_open(opening("carol")).is_ok());
+}
+
+#[test]
+fn a_session_with_next_to_nothing_was_ended_for_what_waited_from_others() {
+    let mut world = World::with(settings(), 100_000);
+    let victim = world.open_in("victim", &["g"]);
+    let alice = world.open("alice");
+    world.ask_for(&alice, publish(1, "g", "m"));
+    let many: Vec<Client> = (0..10).map(|n| world.open(&format!("many-{n}"))).collect();
+    for client in &many {
+        // Each waits for its handler, which does not answer.
+        world.send(client, [super::events::event(1, &"x".repeat(20_000))]);
+    }
+    world.settle();
+    (2..=20).for_each(|n| drop(world.ask_for(&alice, publish(n, "h", "m"))));
+    assert_eq!(world.reads(&victim).len(), 1, "it lives");
+    let ended = world.bodies().into_iter().filter(|body| body.contains("Shed")).count();
+    assert!(ended > 0 && ended < 10, "{ended}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::log::{Audience, Certainty, Disconnected, EndReason, HandlerReply, Han
 use crate::session::RequestBounds;
 use crate::wire::{EventName, Metadata, Payload, PayloadKind, Subprotocol, Upstream, UserId};
 
-fn event(ack_id: impl Into<Option<u64>>, text: &str) -> Upstream {
+pub(super) fn event(ack_id: impl Into<Option<u64>>, text: &str) -> Upstream {
     Upstream::Event {
         event: EventName::new("say").unwrap(),
         payload: Payload { kind: PayloadKind::Text, bytes: Bytes::copy_from_slice(text.as_bytes()) },

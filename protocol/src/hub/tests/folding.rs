@@ -216,6 +216,54 @@ fn forty_sessions_in_many_groups_that_were_closed_together_held_everybody_up() {
 }
 
 #[test]
+fn one_request_for_many_sessions_and_groups_held_everybody_up() {
+    let names: Vec<String> = (0..3_000).map(|n| format!("g{n:0>5}")).collect();
+    let groups: Vec<GroupName> = names.iter().map(|name| group(name)).collect();
+    let mut world = World::with(HubSettings { groups_per_session_max: 10_000, ..settings() }, usize::MAX);
+    let clients = clients(&mut world, 20);
+    let everybody = || Selection::whole(Audience::All);
+    for (action, memberships, sessions) in [
+        (Action::Add { selection: everybody(), groups: groups.clone() }, 60_000, 20),
+        (Action::Remove { selection: everybody(), groups: groups[..2_000].to_vec() }, 20_000, 20),
+        (Action::Close { selection: everybody(), reason: String::new() }, 0, 0),
+    ] {
+        let before = world.shard.applied();
+        let changes = all_memberships(&world).abs_diff(memberships);
+        let command = world.command(action);
+        world.store();
+        bring(&mut world);
+        let mut portions = 1;
+        while world.shard.has_waiting() {
+            assert_eq!(world.shard.applied(), before, "a part of it is nothing");
+            assert!(!world.shard.outputs.iter().any(|output| matches!(output, Output::CommandDone { .. })));
+            world.shard.handle(world.now, Input::GoOn);
+            portions += 1;
+        }
+        assert!(portions > changes * 50 / FOLD_STEPS_MAX, "{portions} for {changes} memberships");
+        assert_eq!((all_memberships(&world), world.shard.sessions()), (memberships, sessions));
+        let is_its =
+            |output: &Output| matches!(output, Output::CommandDone { command: done, .. } if *done == command);
+        assert!(std::iter::from_fn(|| world.shard.poll_output()).any(|output| is_its(&output)));
+    }
+    assert!(clients.iter().all(|client| world.reads(client).last().unwrap() == "close 1000"));
+}
+
+#[test]
+fn names_that_no_session_is_in_were_looked_for_in_each() {
+    let mut world = World::new();
+    clients(&mut world, 500);
+    let groups = (0..60_000).map(|n| group(&format!("g{n}"))).collect();
+    world.command(Action::Remove { selection: Selection::whole(Audience::All), groups });
+    world.store();
+    bring(&mut world);
+    assert!(!world.shard.has_waiting(), "one portion does");
+}
+
+fn all_memberships(world: &World) -> usize {
+    world.shard.groups.values().map(|members| members.len()).sum()
+}
+
+#[test]
 fn a_client_in_ten_thousand_groups_paid_for_all_of_them_at_each_join() {
     let mut world = World::with(HubSettings { groups_per_session_max: 20_000, ..settings() }, usize::MAX);
     let mut looks = Vec::new();

@@ -56,6 +56,14 @@ pub(super) struct World {
     next_name: u64,
 }
 
+/// About what the frame of a request takes.
+fn frame_bytes(message: &Upstream) -> usize {
+    match message {
+        Upstream::Event { payload, .. } => 10 + payload.bytes.len(),
+        _ => 10,
+    }
+}
+
 impl World {
     pub fn new() -> Self {
         Self::with(settings(), usize::MAX)
@@ -275,7 +283,7 @@ impl World {
         let requests: Vec<Request> = requests
             .into_iter()
             .filter_map(|message| client.attachment.receive(message))
-            .map(|message| Request { message, bytes: 10 })
+            .map(|message| Request { bytes: frame_bytes(&message), message })
             .collect();
         let bytes = requests.iter().map(|request| request.bytes).sum();
         client.attachment.outbox.lock().add_requests(requests.len(), bytes);
