@@ -301,6 +301,10 @@ fn access_keys(primary: &Secret, secondary: Option<&Secret>) -> Result<AccessKey
     })
 }
 
+/// What comes when a file would grow beyond the limit of a process (`ulimit -f`), on Linux and macOS. Unless it is listened
+/// to, it ends the process; otherwise the write fails as on a full disk.
+const FILE_SIZE_SIGNAL: i32 = 25;
+
 /// The signals that end the gateway.
 struct Signals {
     terminate: tokio::signal::unix::Signal,
@@ -310,6 +314,8 @@ struct Signals {
 impl Signals {
     fn listen() -> std::io::Result<Self> {
         use tokio::signal::unix::{SignalKind, signal};
+        // The handler stays when its listener is gone.
+        drop(signal(SignalKind::from_raw(FILE_SIZE_SIGNAL))?);
         Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 

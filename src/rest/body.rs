@@ -1,15 +1,17 @@
 //! What stands in bodies: content types, payloads, metadata.
 
 use std::error::Error;
+use std::sync::Arc;
 
 use axum::body::Body;
 use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use encoding_rs::{Encoding, UTF_8};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use mime::Mime;
 use oncewire_protocol::filter::Filter;
+use oncewire_protocol::session::MemoryBudget;
 use oncewire_protocol::wire::{GroupName, Metadata, MetadataBuilder, Payload, PayloadKind};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -104,19 +106,59 @@ fn check_not_encoded(headers: &HeaderMap) -> Result<(), RestError> {
 }
 
 /// Reads a body up to a limit, whether its length is said before or not.
-pub(super) async fn read(headers: &HeaderMap, body: Body, bytes_max: usize) -> Result<Bytes, RestError> {
+pub(super) async fn read(
+    headers: &HeaderMap,
+    body: Body,
+    bytes_max: usize,
+    budget: &Arc<MemoryBudget>,
+) -> Result<Bytes, RestError> {
     check_not_encoded(headers)?;
-    let collected = Limited::new(body, bytes_max).collect().await;
-    collected.map(|body| body.to_bytes()).map_err(|error| {
-        let mut cause: Option<&(dyn Error + 'static)> = Some(&*error);
-        while let Some(error) = cause {
-            if error.is::<LengthLimitError>() {
-                return RestError::body_too_large(bytes_max);
-            }
-            cause = error.source();
+    let mut body = Limited::new(body, bytes_max);
+    let mut half = HalfBody { budget, bytes: 0 };
+    let mut collected = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| unreadable(&*error, bytes_max))?;
+        let Ok(data) = frame.into_data() else { continue };
+        collected.extend_from_slice(&data);
+        half.grow_to(collected.capacity());
+        if half.bytes > HALF_BODY_BYTES_MIN && budget.has_too_much_in_halves() {
+            return Err(RestError::short_of_memory());
         }
-        RestError::bad_request("Request", "The request body could not be read.")
-    })
+    }
+    Ok(collected.freeze())
+}
+
+fn unreadable(error: &(dyn Error + 'static), bytes_max: usize) -> RestError {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if error.is::<LengthLimitError>() {
+            return RestError::body_too_large(bytes_max);
+        }
+        cause = error.source();
+    }
+    RestError::bad_request("Request", "The request body could not be read.")
+}
+
+/// A body that takes no more than this is read however much of others has come.
+const HALF_BODY_BYTES_MIN: usize = 64 << 10;
+
+/// A body of which only the beginning has come. It counts among the half messages.
+struct HalfBody<'a> {
+    budget: &'a MemoryBudget,
+    bytes: usize,
+}
+
+impl HalfBody<'_> {
+    fn grow_to(&mut self, bytes: usize) {
+        self.budget.change_half_message(self.bytes, bytes);
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for HalfBody<'_> {
+    fn drop(&mut self) {
+        self.grow_to(0);
+    }
 }
 
 /// Metadata from headers: of several of one key the last counts, and of a list its last part.

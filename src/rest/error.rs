@@ -96,6 +96,13 @@ impl RestError {
         Self::new(status, "Error.ServiceUnavailable", "Hub", message)
     }
 
+    /// Much has come of many requests, and of none the end.
+    pub(super) fn short_of_memory() -> Self {
+        let message = "The gateway is short of memory.";
+        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, "Error.ServiceUnavailable", "Request", message);
+        Self { header: Some(Box::new((RETRY_AFTER, HeaderValue::from_static("1")))), ..error }
+    }
+
     /// Nothing is there to be found. The code tells of what, where there is no body.
     pub(super) fn not_found(code: &'static str, target: &'static str) -> Self {
         Self::new(StatusCode::NOT_FOUND, code, target, format!("{target} is not found."))

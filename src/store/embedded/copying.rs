@@ -146,8 +146,8 @@ impl Copy<'_> {
         let directory = self.create_hub(name)?;
         meta.copy(self.disk, &directory)?;
         let Some(&last) = bases.last() else {
-            if meta.has_checkpoints()? {
-                return Err(definite(damaged(&path, "there are checkpoints but no segment of the log")));
+            if meta.has_segments()? {
+                return Err(definite(damaged(&path, "all segments of the log are missing")));
             }
             return Ok(Some(0));
         };

@@ -97,8 +97,9 @@ impl EmbeddedLog {
             meta = start_anew(Arc::clone(&disk), path)?;
         }
         let bases = segment_bases(path)?;
-        if bases.is_empty() && meta.read(|contents| contents.has_checkpoints())? {
-            let what = "there are checkpoints but no segment of the log".to_owned();
+        let has_segments = meta.read(|contents| contents.has_segments())?;
+        if bases.is_empty() && has_segments {
+            let what = "all segments of the log are missing".to_owned();
             return Err(definite(StoreErrorCause::Damaged { place: path.display().to_string(), what }));
         }
         if !syncs {
@@ -109,6 +110,9 @@ impl EmbeddedLog {
             }
         }
         let (segments, end) = Segments::open(Arc::clone(&disk), path.to_owned(), bases, syncs)?;
+        if !has_segments {
+            meta.set_has_segments()?;
+        }
         if syncs && unsynced_boot.is_some() && !is_lost {
             segments.sync_all()?;
             meta.set_unsynced_boot(None)?;

@@ -48,6 +48,7 @@ const EPOCH_KEY: &str = "epoch";
 const UNSYNCED_BOOT_KEY: &str = "unsynced-boot";
 /// There while the log is a copy that has not begun its own epoch; empty.
 const COPY_KEY: &str = "copy";
+const SEGMENTS_KEY: &str = "segments";
 /// Since when the hub has had no session and no use, in ms, and where the log ended then; both u64 LE.
 const EMPTY_KEY: &str = "empty";
 /// How many changes of checkpoints there have been, u64 LE: tells whether one whose commit failed is in.
@@ -135,6 +136,14 @@ impl Meta {
     pub(super) fn set_copy(&self) -> Result<(), StoreError> {
         self.commit(|transaction| {
             transaction.open_table(STATE)?.insert(COPY_KEY, &[][..])?;
+            Ok(0)
+        })
+    }
+
+    /// Says that the log has segments, and will have one from now on.
+    pub(super) fn set_has_segments(&self) -> Result<(), StoreError> {
+        self.commit(|transaction| {
+            transaction.open_table(STATE)?.insert(SEGMENTS_KEY, &[][..])?;
             Ok(0)
         })
     }
@@ -359,6 +368,11 @@ impl<'a> MetaContents<'a> {
         Ok(self.state(COPY_KEY)?.is_some())
     }
 
+    /// Whether the log has had a segment: then it has one still.
+    pub(super) fn has_segments(&self) -> Result<bool, StoreError> {
+        Ok(self.state(SEGMENTS_KEY)?.is_some())
+    }
+
     /// Since when the hub has had no session and no use, if the log still ends there.
     pub(super) fn empty_since(&self, end: Offset) -> Result<Option<Time>, StoreError> {
         let Some(stored) = self.state(EMPTY_KEY)? else { return Ok(None) };
@@ -392,15 +406,6 @@ impl<'a> MetaContents<'a> {
         });
         wrong.take().map_or(Ok(()), Err)?;
         copied.map(drop)
-    }
-
-    pub(super) fn has_checkpoints(&self) -> Result<bool, StoreError> {
-        let mut found = false;
-        self.scan_checkpoints("", |_, _| {
-            found = true;
-            Ok(false)
-        })?;
-        Ok(found)
     }
 
     fn sizes(&self) -> Result<Sizes, StoreError> {

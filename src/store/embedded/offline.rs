@@ -163,9 +163,10 @@ impl OfflineStore {
             meta_file_bytes: file_bytes(&path.join(META_FILE)),
             damages: Vec::new(),
         };
-        if let Err(error) = self.read_meta(&path, &mut report, &mut visit) {
+        let has_segments = self.read_meta(&path, &mut report, &mut visit).unwrap_or_else(|error| {
             report.damages.push(error.cause);
-        }
+            false
+        });
         visit(Found::Progress(report.meta_file_bytes));
         let bases = match segment_bases(&path) {
             Ok(bases) => bases,
@@ -174,6 +175,9 @@ impl OfflineStore {
                 return report;
             }
         };
+        if bases.is_empty() && has_segments {
+            report.damages.push(damaged(&path, "all segments of the log are missing"));
+        }
         let mut end = None;
         for base in bases {
             let file = segment::path(&path, base);
@@ -197,12 +201,13 @@ impl OfflineStore {
         report
     }
 
+    /// Returns whether there have to be segments.
     fn read_meta(
         &self,
         directory: &Path,
         report: &mut HubReport,
         visit: &mut impl FnMut(Found<'_>),
-    ) -> Result<(), StoreError> {
+    ) -> Result<bool, StoreError> {
         let path = directory.join(META_FILE);
         let database = open_overlay(&*self.disk, &path, CHECK_CACHE_BYTES, true)?;
         let contents = MetaContents::new(&path, &database);
@@ -217,7 +222,8 @@ impl OfflineStore {
                 Err(error) => report.damages.push(error.cause),
             }
             Ok(true)
-        })
+        })?;
+        contents.has_segments()
     }
 
     fn read_segment(

@@ -158,6 +158,21 @@ async fn a_hub_whose_epoch_is_lost_is_damaged() {
     assert_eq!(bench.open().await.unwrap().numbers().await, []);
 }
 
+#[tokio::test]
+async fn a_hub_whose_only_segment_was_missing_began_anew_and_nobody_was_told() {
+    let bench = two_hubs().await;
+    for base in super::super::directory::segment_bases(&bench.hub_path()).unwrap() {
+        fs::remove_file(segment::path(&bench.hub_path(), base)).unwrap();
+    }
+    let error = bench.open().await.err().unwrap();
+    assert!(error.to_string().contains("all segments of the log are missing"), "{error}");
+    let report = OfflineStore::open(bench.path()).unwrap().read(&chat(), |_| {});
+    assert!(matches!(report.damages[..], [StoreErrorCause::Damaged { .. }]), "{report:?}");
+    assert_eq!(bench.store().unwrap().hubs().await.unwrap(), [chat(), other()]);
+    new_epoch(bench.path(), Some(&chat()), false).unwrap();
+    assert_eq!(bench.open().await.unwrap().numbers().await, []);
+}
+
 /// Fails for good once so many files have been removed or renamed.
 #[derive(Debug)]
 struct Dying(Mutex<u32>);
