@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::header::{CONNECTION, HOST, RETRY_AFTER, UPGRADE};
+use axum::http::header::{CONNECTION, CONTENT_LENGTH, HOST, RETRY_AFTER, TRANSFER_ENCODING, UPGRADE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -299,6 +299,9 @@ impl Visit {
         if !names_one_host(headers, request.version()) {
             return Err(TurnedAway::BadHost);
         }
+        if !has_one_length(headers) {
+            return Err(TurnedAway::BadTransferEncoding);
+        }
         if self.room != Room::Everybody && !is_recovery(request) {
             return Err(TurnedAway::NoRecovery);
         }
@@ -336,6 +339,14 @@ fn names_one_host(headers: &HeaderMap, version: Version) -> bool {
     }
 }
 
+/// Whether it is clear where a body ends, and it is as it was sent (RFC 9112, section 6).
+fn has_one_length(headers: &HeaderMap) -> bool {
+    let mut encodings = headers.get_all(TRANSFER_ENCODING).iter();
+    let Some(encoding) = encodings.next() else { return true };
+    let is_chunked = encoding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
+    is_chunked && encodings.next().is_none() && !headers.contains_key(CONTENT_LENGTH)
+}
+
 fn is_recovery<B>(request: &Request<B>) -> bool {
     let query = Query::parse(request.uri().query().unwrap_or_default());
     request.headers().contains_key(UPGRADE) && query.is_ok_and(|query| query.connection_id.is_some())
@@ -344,7 +355,7 @@ fn is_recovery<B>(request: &Request<B>) -> bool {
 /// What a request is answered that nobody looks at. The text holds nothing of it.
 fn refusal(reason: TurnedAway) -> Response {
     let status = match reason {
-        TurnedAway::BadHost => StatusCode::BAD_REQUEST,
+        TurnedAway::BadHost | TurnedAway::BadTransferEncoding => StatusCode::BAD_REQUEST,
         TurnedAway::ForeignPage => StatusCode::FORBIDDEN,
         _ => StatusCode::SERVICE_UNAVAILABLE,
     };

@@ -36,6 +36,9 @@ pub(super) enum TurnedAway {
     /// Its request has no `Host`, or more than one.
     #[error("its request has no Host header, or several")]
     BadHost,
+    /// The body of its request is encoded otherwise than by `chunked` alone, or says its length too.
+    #[error("the transfer encoding of its body is not chunked alone, or there is a content length beside it")]
+    BadTransferEncoding,
     /// Everybody knows the access key, and it comes from a page of another site, or by a name that may be anybody's.
     #[error("everybody knows the access key, and it does not come from this machine")]
     ForeignPage,
@@ -113,6 +116,7 @@ fn counted(reason: TurnedAway) -> StrangerRefusal {
         TurnedAway::Idle => StrangerRefusal::Idle,
         TurnedAway::AnswerUnread => StrangerRefusal::AnswerUnread,
         TurnedAway::BadHost => StrangerRefusal::BadHost,
+        TurnedAway::BadTransferEncoding => StrangerRefusal::BadTransferEncoding,
         TurnedAway::ForeignPage => StrangerRefusal::ForeignPage,
         TurnedAway::TlsFailed => StrangerRefusal::TlsFailed,
         TurnedAway::NoHttp => StrangerRefusal::NoHttp,

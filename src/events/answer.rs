@@ -32,7 +32,7 @@ pub(super) enum BadAnswer {
     #[error("the answer to connect is not JSON, or not of the right shape")]
     Connect,
     /// A user can't be called so.
-    #[error("the answer to connect names a user with a control character")]
+    #[error("the answer to connect names a user with a control character, or with more than 64 KiB")]
     UserId,
     /// A group can't be called so.
     #[error("the answer to connect names a group as none can be called")]

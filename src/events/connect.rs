@@ -48,6 +48,9 @@ pub(super) fn body(connecting: &Connecting) -> Result<Bytes, serde_json::Error> 
     serde_json::to_vec(&client).map(Bytes::from)
 }
 
+/// What a user's name may take, in bytes: as much as a token can name.
+const USER_ID_BYTES_MAX: usize = 64 << 10;
+
 /// As what the session begins after an answer of success.
 pub(super) fn accepted(connecting: Connecting, answer: &Answer) -> Result<Accepted, BadAnswer> {
     let wishes = wishes(&answer::without_mark(answer.body.clone()))?;
@@ -57,7 +60,7 @@ pub(super) fn accepted(connecting: Connecting, answer: &Answer) -> Result<Accept
         Some(user_id) if user_id.is_empty() => None,
         Some(user_id) => {
             // Each later event names the user in a header.
-            if user_id.contains(char::is_control) {
+            if user_id.contains(char::is_control) || user_id.len() > USER_ID_BYTES_MAX {
                 return Err(BadAnswer::UserId);
             }
             Some(UserId::new(&user_id))

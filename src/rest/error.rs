@@ -99,7 +99,8 @@ impl RestError {
     /// Much has come of many requests, and of none the end.
     pub(super) fn short_of_memory() -> Self {
         let message = "The gateway is short of memory.";
-        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, "Error.ServiceUnavailable", "Request", message);
+        let error =
+            Self::new(StatusCode::SERVICE_UNAVAILABLE, "Error.ServiceUnavailable", "Request", message);
         Self { header: Some(Box::new((RETRY_AFTER, HeaderValue::from_static("1")))), ..error }
     }
 

@@ -63,7 +63,8 @@ async fn send(rest: &Rest, request: &Request, body: Body) -> Result<Response, Re
     };
     let ttl_seconds = query.ttl_seconds()?;
     let media = Media::of(&head.headers)?;
-    let body = body::read(&head.headers, body, rest.config.http_body_bytes_max, rest.engine.memory_budget()).await?;
+    let body =
+        body::read(&head.headers, body, rest.config.http_body_bytes_max, rest.engine.memory_budget()).await?;
     let payload = media.payload(body.clone())?;
     let metadata = body::metadata(&head.headers)?;
     let action = Action::Send(Sent { selection, ttl_seconds, payload, metadata });
@@ -75,7 +76,9 @@ async fn change_selected(rest: &Rest, request: &Request, body: Body) -> Result<R
     if !matches!(media, Media::Json(_)) {
         return Err(RestError::unsupported_media_type());
     }
-    let body = body::read(&request.head.headers, body, rest.config.http_body_bytes_max, rest.engine.memory_budget()).await?;
+    let body =
+        body::read(&request.head.headers, body, rest.config.http_body_bytes_max, rest.engine.memory_budget())
+            .await?;
     let Bulk { groups, filter } = Bulk::read(media, body.clone())?;
     let selection = Selection { filter, ..Selection::whole(Audience::All) };
     let action = match request.call.kind {

@@ -179,6 +179,8 @@ reasons! {
         AnswerUnread = "answer_unread",
         /// Its request has no `Host`, or several.
         BadHost = "bad_host",
+        /// Its body is encoded in a way that is not offered, or has two lengths.
+        BadTransferEncoding = "bad_transfer_encoding",
         /// It is a page of another site, where everybody knows the access key.
         ForeignPage = "foreign_page",
         /// Its TLS handshake failed.

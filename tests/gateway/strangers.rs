@@ -318,6 +318,25 @@ async fn a_request_with_two_hosts_or_none_is_400() {
 }
 
 #[tokio::test]
+async fn a_body_whose_end_is_not_clear_or_that_is_encoded_is_400() {
+    let gateway = Gateway::start().await;
+    for (lines, status) in [
+        ("Transfer-Encoding: chunked\r\n", "401"),
+        ("Transfer-Encoding: gzip, chunked\r\n", "400"),
+        ("Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n", "400"),
+        ("Transfer-Encoding: identity\r\n", "400"),
+        ("Content-Length: 0\r\n", "401"),
+    ] {
+        let mut stream = TcpStream::connect(gateway.address()).await.unwrap();
+        let request = format!(
+            "POST /api/hubs/h/:send?api-version=2024-01-01 HTTP/1.1\r\nHost: a\r\n{lines}\r\n0\r\n\r\n"
+        );
+        let answer = ask_on(&mut stream, &request).await;
+        assert_eq!(answer.split(' ').nth(1), Some(status), "{lines}");
+    }
+}
+
+#[tokio::test]
 async fn the_operators_listener_has_metrics_and_the_clients_have_none_then() {
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();

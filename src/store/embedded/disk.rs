@@ -192,7 +192,10 @@ pub(super) fn io_cause(path: &Path, error: &io::Error) -> StoreErrorCause {
 
 /// Whether an operation failed for want of room.
 pub(super) fn is_full(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge)
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge
+    )
 }
 
 /// The name under which a file is made before it gets its own.
