@@ -151,10 +151,10 @@ impl World {
         self.hubs[hub].log.durable()
     }
 
-    pub(crate) fn schedule_tail(&mut self, hub: usize, shard: usize) {
+    fn schedule_tail(&mut self, hub: usize, shard: usize) {
         let readable = self.readable(hub);
         let node = &mut self.hubs[hub].shards[shard];
-        if node.cursor < readable && node.portion.is_none() && !node.is_tail_scheduled {
+        if node.cursor < readable && !node.is_tail_scheduled {
             node.is_tail_scheduled = true;
             self.schedule_in(self.weather.tail_ms, Event::Tail { hub, shard, process: self.process });
         }
@@ -189,8 +189,9 @@ impl World {
                 self.note(path);
             }
         }
-        self.hubs[hub].shards[shard].portion = Some(records);
+        self.hubs[hub].shards[shard].portion.extend(records);
         self.schedule_run(hub, shard);
+        self.schedule_tail(hub, shard);
     }
 }
 

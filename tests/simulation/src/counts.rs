@@ -43,8 +43,7 @@ impl World {
             Input::Resume(resuming) => {
                 let Some(key) = self.attached_session(hub, &resuming.connection_id) else { return };
                 self.note(Path::Takeover);
-                let is_its =
-                    |id: &AppendId| matches!(id, AppendId::Batch { session, .. } if *session == key);
+                let is_its = |id: &AppendId| matches!(id, AppendId::Batch { session, .. } if *session == key);
                 let has_its = |append: &Append| match &append.by {
                     Appender::Boot => false,
                     Appender::Shard(_, appending) => appending.ids().iter().any(is_its),

@@ -6,9 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 
 use oncewire_protocol::driver::{Appending, ShardDriver, ShardOutput};
-use oncewire_protocol::hub::{
-    AppendId, Checkpointer, CommandId, HubSettings, Input, OpenId, Shard, ShardId,
-};
+use oncewire_protocol::hub::{AppendId, Checkpointer, CommandId, HubSettings, Input, OpenId, Shard, ShardId};
 use oncewire_protocol::log::{BootId, Certainty, Offset, Record, Time};
 use oncewire_protocol::session::{MemoryBudget, SharedOutbox};
 use oncewire_protocol::wire::ConnectionId;
@@ -56,7 +54,7 @@ pub struct ShardNode {
     /// How many records of the log have been read.
     pub(crate) cursor: usize,
     /// Records that have been read and not been taken.
-    pub(crate) portion: Option<Vec<(Offset, Arc<Record>)>>,
+    pub(crate) portion: Vec<(Offset, Arc<Record>)>,
     /// Appends that have ended.
     ended: VecDeque<(Appending, Result<(), Certainty>)>,
     /// Sockets that wait to be attached, and whether they resume.
@@ -88,7 +86,7 @@ impl ShardNode {
             is_run_scheduled: false,
             is_tail_scheduled: false,
             cursor,
-            portion: None,
+            portion: Vec::new(),
             ended: VecDeque::new(),
             opening: BTreeMap::new(),
             timer: None,
@@ -104,7 +102,7 @@ impl ShardNode {
 
     /// Whether something waits to be handled.
     fn is_behind(&self) -> bool {
-        self.portion.is_some()
+        !self.portion.is_empty()
             || !self.inbox.is_empty()
             || !self.ended.is_empty()
             || self.shard().has_waiting()
@@ -289,9 +287,13 @@ impl World {
 
     /// Something has come for a shard: it gets a turn.
     pub(crate) fn schedule_run(&mut self, hub: usize, shard: usize) {
+        self.schedule_run_in(hub, shard, self.weather.shard_ms);
+    }
+
+    fn schedule_run_in(&mut self, hub: usize, shard: usize, range_ms: (u64, u64)) {
         let node = &mut self.hubs[hub].shards[shard];
         if !std::mem::replace(&mut node.is_run_scheduled, true) {
-            self.schedule_in(self.weather.shard_ms, Event::Run { hub, shard, process: self.process });
+            self.schedule_in(range_ms, Event::Run { hub, shard, process: self.process });
         }
     }
 
@@ -303,10 +305,10 @@ impl World {
         if !node.driver.takes_records() {
             // What comes meanwhile is judged before the records that wait.
             self.note(Path::RecordsWaited);
-        } else if let Some(portion) = node.portion.take() {
+        } else if !node.portion.is_empty() {
+            let portion = std::mem::take(&mut node.portion);
             self.trace.line(self.now_us, || format!("  {hub}/{shard} <- {}", summary_of(&portion)));
             node.driver.handle(now, Input::Records(portion));
-            self.schedule_tail(hub, shard);
         }
         let node = &mut self.hubs[hub].shards[shard];
         if let Some((appending, outcome)) = node.ended.pop_front() {
@@ -324,7 +326,9 @@ impl World {
         self.step_checkpoint(hub, shard);
         self.set_timer(hub, shard);
         let node = &self.hubs[hub].shards[shard];
-        if node.is_behind() || node.driver.wants_turn() {
+        if node.driver.wants_turn() {
+            self.schedule_run_in(hub, shard, (0, 1));
+        } else if node.is_behind() {
             self.schedule_run(hub, shard);
         }
     }

@@ -123,7 +123,8 @@ pub struct World {
     pub(crate) is_up: bool,
     /// Whether it takes new sockets.
     pub(crate) is_accepting: bool,
-    /// When the process last ended, in milliseconds, and how long before that an ack must have been sent to be in the log.
+    /// When the process last ended, in milliseconds, and how long before that an ack must have been sent to be in the log;
+    /// nothing where that is not certain.
     pub(crate) ended_at: Option<(u64, u64)>,
     /// Since when the process writes its last marks, in milliseconds.
     pub(crate) leaving_since_ms: Option<u64>,
