@@ -7,52 +7,37 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use oncewire_protocol::hub::SocketEnd;
-use oncewire_protocol::session::Request;
-use oncewire_protocol::wire::raw::{self, RawTarget};
-use oncewire_protocol::wire::{Close, DecodeError, Encoding, FrameKind, decode_upstream};
+use oncewire_protocol::driver::socket::{Batch, End, Link, PeerClose, SocketReader, Telling};
+use oncewire_protocol::wire::{Close, DecodeError, FrameKind};
 use tokio::io::AsyncRead;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role};
 use tokio_tungstenite::tungstenite::{Error, Message, WebSocket};
 
 use super::boundary::Boundary;
-use super::ends::{self, End, PeerClose};
+use super::ends;
 use super::half_messages::{HALF_MESSAGE_BYTES_MIN, HalfMessage};
 use super::inbound::{Inbound, drain, frame_reader};
-use super::link::Link;
-use super::{Name, Settings};
+use super::{Name, Settings, unless_cut};
 use crate::engine;
 
-/// The frame reader keeps the buffer of its largest frame. After a message above this size it is made anew as soon as
-/// nothing is left in it, so that an idle socket is small again.
-const KEPT_MESSAGE_BYTES_MAX: usize = 16 * 1024;
+/// Messages that are taken from a socket before others have their turn.
+const TURN_MESSAGES_MAX: usize = 128;
 
-/// The close code with which a client ends its session for good.
-const NORMAL_CLOSE: u16 = 1000;
-
-/// Reads frames, decodes them, and hands the requests of each read to the engine.
+/// Reads frames, and hands the requests that the driver makes of each read to the engine.
 pub(super) struct Reader<R> {
     io: R,
     websocket: WebSocket<Inbound>,
     socket: engine::Socket,
     link: Link,
     name: Box<Name>,
-    encoding: Encoding,
-    publishes_to: Option<RawTarget>,
+    driver: SocketReader,
     /// Tells when the frame reader has nothing left in it.
     boundary: Boundary,
     /// Counted, while there is enough of it.
     half_message: Option<Box<HalfMessage>>,
-    /// Whether it has read a large message.
-    has_read_large: bool,
-}
-
-/// What one read has brought.
-struct Batch {
-    requests: Vec<Request>,
-    /// Set when it was the last.
-    end: Option<End>,
+    /// Set when the last read had more messages than are taken in a turn.
+    has_more_frames: bool,
 }
 
 impl<R: AsyncRead + Unpin> Reader<R> {
@@ -72,11 +57,10 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             socket,
             link,
             name,
-            encoding: settings.encoding,
-            publishes_to: settings.publishes_to,
+            driver: SocketReader { encoding: settings.encoding, publishes_to: settings.publishes_to },
             boundary: Boundary::default(),
             half_message: None,
-            has_read_large: false,
+            has_more_frames: false,
         }
     }
 
@@ -100,16 +84,17 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             if let Some(end) = batch.end {
                 return end;
             }
-            if self.half_message.is_some() {
+            if self.half_message.is_some() || self.has_more_frames {
                 // One that is told to give up holds its part until it is scheduled: that may take a turn of all sockets,
-                // and meanwhile each of them reads once, not all that there is.
+                // and meanwhile each of them reads once, not all that there is. Nor does one that has sent many small frames
+                // hold up the others.
                 tokio::task::yield_now().await;
             }
             if !self.may_read().await {
                 return self.stopped();
             }
             let link = self.link.clone();
-            let Some(next) = link.unless_cut(poll_fn(|context| self.poll_batch(context))).await else {
+            let Some(next) = unless_cut(&link, poll_fn(|context| self.poll_batch(context))).await else {
                 return self.stopped();
             };
             batch = next;
@@ -123,6 +108,9 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 
     /// Reads once, and takes all frames that are complete then.
     fn poll_batch(&mut self, context: &mut Context<'_>) -> Poll<Batch> {
+        if self.has_more_frames {
+            return Poll::Ready(self.take_frames());
+        }
         let filled = self.websocket.get_mut().poll_fill(&mut self.io, context);
         match filled {
             Poll::Pending => Poll::Pending,
@@ -135,12 +123,20 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     }
 
     fn take_frames(&mut self) -> Batch {
-        let mut batch = Batch { requests: Vec::new(), end: None };
-        self.boundary.follow(self.websocket.get_ref().waiting());
+        let mut batch = Batch::default();
+        if !std::mem::take(&mut self.has_more_frames) {
+            self.boundary.follow(self.websocket.get_ref().waiting());
+        }
+        let mut messages = 0;
         while batch.end.is_none() {
+            if messages == TURN_MESSAGES_MAX {
+                self.has_more_frames = true;
+                return batch;
+            }
+            messages += 1;
             match self.websocket.read() {
                 Ok(message) => {
-                    self.has_read_large |= message.len() > KEPT_MESSAGE_BYTES_MAX;
+                    self.boundary.note_message(message.len());
                     self.take(message, &mut batch);
                 }
                 Err(Error::Io(error)) if error.kind() == ErrorKind::WouldBlock => break,
@@ -149,10 +145,9 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
         self.websocket.get_mut().clear();
         self.count_half_message();
-        if self.has_read_large && batch.end.is_none() && self.boundary.is_at_end() {
+        if batch.end.is_none() && self.boundary.is_end_of_large() {
             let config = *self.websocket.get_config();
             self.websocket = WebSocket::from_raw_socket(Inbound::new(&[]), Role::Server, Some(config));
-            self.has_read_large = false;
             self.boundary.forget_buffer();
         }
         batch
@@ -176,7 +171,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             return true;
         }
         self.link.set_reading_paused(true);
-        let is_ready = self.link.unless_cut(ready).await.is_some();
+        let is_ready = unless_cut(&self.link, ready).await.is_some();
         self.link.set_reading_paused(false);
         is_ready
     }
@@ -195,28 +190,16 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 return;
             }
         };
-        let bytes = data.len();
-        tracing::trace!(connection_id = %self.name.connection_id, bytes, "message received");
-        let decoded = match &self.publishes_to {
-            Some(target) => raw::decode_send_to_group(target, kind, &data),
-            None => decode_upstream(self.encoding, kind, &data),
-        };
-        match decoded {
-            Ok(message) => {
-                let request = self.socket.attachment().receive(message);
-                batch.requests.extend(request.map(|message| Request { message, bytes }));
-            }
-            Err(error) => {
-                tracing::debug!(connection_id = %self.name.connection_id, %error, "message refused");
-                batch.end = Some(End::Violation(error.close(self.encoding)));
-            }
+        tracing::trace!(connection_id = %self.name.connection_id, bytes = data.len(), "message received");
+        if let Err(error) = self.driver.take(self.socket.attachment(), kind, &data, batch) {
+            tracing::debug!(connection_id = %self.name.connection_id, %error, "message refused");
         }
     }
 
     fn broken(&self, error: &Error) -> End {
         match error {
             Error::Capacity(_) => End::Violation(Close::MESSAGE_TOO_LARGE),
-            Error::Utf8(_) => End::Violation(DecodeError::NotAMessage.close(self.encoding)),
+            Error::Utf8(_) => End::Violation(DecodeError::NotAMessage.close(self.driver.encoding)),
             Error::Protocol(_) => End::Violation(Close::BROKEN_FRAMING),
             _ => End::Lost,
         }
@@ -224,38 +207,24 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 
     async fn finish(mut self, end: End) {
         let user = self.socket.user_id().map(|user| user.as_str());
-        let begun = self.link.gateway_end();
-        let is_begun = begun.is_some();
-        ends::tell(&self.name, user, end, begun);
+        ends::tell(&self.name, user, end, self.link.gateway_end());
         // Nothing is read any more, and an end can take its time.
         self.half_message = None;
         self.websocket = WebSocket::from_raw_socket(Inbound::new(&[]), Role::Server, None);
         self.link.take_giving_up();
-        match end {
-            End::Lost => self.socket.close(SocketEnd::Lost).await,
-            End::PeerClosed(close) if is_begun => {
-                // The answer to the gateway's own close. Some clients answer every code with 1000, which is no goodbye here.
-                self.link.peer_closed(close);
-                self.socket.close(SocketEnd::Lost).await;
-            }
-            End::PeerClosed(close) => {
-                self.link.peer_closed(close);
-                let is_final = close.0 == Some(NORMAL_CLOSE);
-                let end = if is_final { SocketEnd::ClosedForGood } else { SocketEnd::Closed };
-                // Before the answer goes out, so that a client that has it can't find its session still open.
+        if end == End::GivenUp {
+            self.name.half_messages.tell(&self.name, user);
+        }
+        let (end, telling) = end.begin(self.socket.attachment(), &self.link);
+        match telling {
+            Telling::Now => self.socket.close(end).await,
+            Telling::BeforeTheRest => {
                 self.socket.close(end).await;
+                unless_cut(&self.link, pin!(drain(&mut self.io))).await;
             }
-            End::GivenUp => {
-                self.name.half_messages.tell(&self.name, user);
-                self.socket.close_connection(Close::NO_ROOM_FOR_MESSAGE);
-                let drained = drain(&mut self.io);
-                self.link.unless_cut(drained).await;
-                self.socket.close(SocketEnd::Lost).await;
-            }
-            End::Violation(close) => {
-                self.socket.close(SocketEnd::Violation(close)).await;
-                let drained = drain(&mut self.io);
-                self.link.unless_cut(drained).await;
+            Telling::BehindTheRest => {
+                unless_cut(&self.link, pin!(drain(&mut self.io))).await;
+                self.socket.close(end).await;
             }
         }
     }
