@@ -88,6 +88,21 @@ test("what dev prints to try first goes on when the gateway is killed, and nothi
   assert.deepEqual(numbers, numbers.map((_, index) => `${index + 1} came back; missing: 0, twice: 0`));
 });
 
+test("what dev prints to try first comes back to a gateway that was away for long", async (t) => {
+  const reader = await Reader.start(t);
+  const gateway = await dev(reader);
+  const [command] = /^node --experimental-websocket -e '[^']*'$/m.exec(gateway.lines.join("\n"));
+  const program = reader.runPrinted(command);
+  await program.printed(/^2 came back; missing: 0, twice: 0$/);
+  gateway.stop();
+  await within("its end", gateway.ended);
+  const attempts = () => program.lines.filter((line) => line === "no socket: coming back").length;
+  await until("attempts without a gateway", () => attempts() >= 4);
+  await dev(reader);
+  const newest = program.lines.filter((line) => line.includes("came back")).length;
+  await program.printed(new RegExp(`^${newest + 5} came back; missing: 0, twice: 0$`));
+});
+
 test("the key that serve is given stays the same from start to start", async (t) => {
   const reader = await Reader.start(t);
   const random = 'console.log(require("node:crypto").randomBytes(48).toString("base64"))';
@@ -143,7 +158,9 @@ test("clients and servers trust the certificate of dev --tls, and serve takes on
 
   const pair = path.join(reader.folder, "data/self-signed.pem");
   for (const file of ["cert.pem", "key.pem"]) await copyFile(pair, path.join(reader.folder, file));
-  const serving = reader.run(block("sh", "--tls-cert"), { env: KEY_OF_DEV });
+  const serving = reader.run(block("sh", "--tls-cert"), {
+    env: { ONCEWIRE_ACCESS_KEY: "a-key-of-the-readme-0123456789abcdef" },
+  });
   assert.match(await serving.printed(/^(connection string|ready): /), /https:\/\/127\.0\.0\.1:/);
 });
 
