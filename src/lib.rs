@@ -21,6 +21,21 @@
 //! | [`reload`] | when files have changed | what is in them |
 //! | [`query`] | how the query of a request is written | what a parameter means |
 //!
+//! # What happens to a `sendToGroup`
+//!
+//! ```text
+//! socket   edge::socket::reader     bytes to frames; driver::socket::reader makes requests of them
+//!   |      engine::Socket           hands them to the shard's inbox, counted until they are settled
+//! shard    driver::ShardDriver      one turn: inputs in, outputs out, one append for all of them
+//!   |      hub, session             permission, ack id, bounds: refused here (R4), or a record is proposed
+//! log      store                    durable before anybody hears of it (R3), then read back in order by every shard
+//!   |
+//! shard    hub::state               judges the record: it takes effect, or is passed over (R8)
+//!   |      hub::apply               one message for all members; each outbox gives it the session's next sequence id
+//!   |      hub::settling            told the verdict, answers the publisher: the ack
+//! socket   edge::socket::writer     driver::socket::writer writes what the outbox holds, until the client acknowledges it
+//! ```
+//!
 //! Imports run one way only: `main -> demo -> {edge, rest, events, admin} -> engine -> store ->
 //! oncewire_protocol`. `auth`, `config`, `query`, `telemetry` and `reload` are leaves: they import no other room, but that
 //! `auth` tells of tokens by `telemetry`. [`gateway`] puts the rooms together.
