@@ -51,6 +51,7 @@ const GATEWAY_IMPORTS: &[(&str, &[&str])] = &[
 /// What each room of the protocol crate may import of the others.
 const PROTOCOL_IMPORTS: &[(&str, &[&str])] = &[
     ("client", &["wire"]),
+    ("driver", &["hub", "log", "session", "wire"]),
     ("filter", &[]),
     ("hub", &["filter", "log", "session", "wire"]),
     ("log", &["filter", "wire"]),

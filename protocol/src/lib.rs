@@ -15,9 +15,10 @@
 //! | [`log`] | what a record is and its stable encoding | where it is stored |
 //! | [`session`] | one session's state | other sessions, sockets' bytes, the wall clock |
 //! | [`hub`] | a shard's sessions, the group and user index, timers | async, threads, stores, HTTP |
+//! | [`driver`] | what happens around a shard, in which order | async, threads, stores, HTTP, the clock |
 //! | [`client`] | the client's half: recovery, sequence acks, resend | sockets, hubs |
 //!
-//! Imports run one way: `hub -> session -> log -> {filter, wire}`, `client -> wire`.
+//! Imports run one way: `driver -> hub -> session -> log -> {filter, wire}`, `client -> wire`.
 //!
 //! # Rules that never bend
 //!
@@ -62,6 +63,7 @@
 //!   sessions or hubs, or what is kept; where many must be looked at, in portions between which others are served.
 
 pub mod client;
+pub mod driver;
 pub mod filter;
 pub mod hub;
 pub mod log;

@@ -36,6 +36,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use oncewire_protocol::driver::Folded;
 use oncewire_protocol::hub::{
     CheckpointBounds, HubSettings, Input, OpenError, OpenId, Opening, Restored, Resuming, Shard, ShardId,
     UNTOLD_MAX,
@@ -55,7 +56,7 @@ use counts::LiveCounts;
 use ends::Ends;
 use failures::Failures;
 use hubs::Hubs;
-use shard::{Command, Folded};
+use shard::{Command, ShardTask};
 use upkeep::Upkeep;
 
 /// Inputs that wait for a shard; at the bound their senders wait.
@@ -253,8 +254,10 @@ impl Engine {
                 counts: Arc::clone(&counts),
                 append_failures: append_failures.clone(),
             };
-            let driver = shard::Driver::new(hub, calls, log, from, inputs, upkeep, failures.clone(), telling);
-            tokio::spawn(driver.run(shard::Start { end, folded, live }));
+            let start = shard::Start { folded: Some(folded), live: Some(live) };
+            let (bounds, failures) = ((from, end), failures.clone());
+            let task = ShardTask::new(hub, bounds, start, calls, log, inputs, upkeep, failures, telling);
+            tokio::spawn(task.run());
             inboxes.push(inbox);
             folding.push(is_folded);
             starting.push(is_live);

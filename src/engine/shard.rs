@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use oncewire_protocol::driver::{Appending, Folded, ShardDriver, ShardOutput};
 use oncewire_protocol::hub::{
-    self, AppendId, Attachment, CommandError, CommandId, Done, Input, OpenError, OpenId, Output, Shard,
-    SocketEnd, Step, UNTOLD_MAX,
+    self, Attachment, CommandError, CommandId, Done, Input, OpenError, OpenId, Shard, SocketEnd, UNTOLD_MAX,
 };
-use oncewire_protocol::log::{Certainty, Disconnected, Offset, Time};
+use oncewire_protocol::log::{Certainty, Disconnected, Offset, Record};
 use oncewire_protocol::wire::UserId;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -62,44 +62,15 @@ pub(super) struct Look {
     pub(super) look: Box<dyn FnOnce(&Shard) + Send>,
 }
 
-/// How a shard starts. It folds what was in the log before; then `Booted` is appended, and with that it is live.
+/// Those who wait for a shard's start, until they are told.
 pub(super) struct Start {
-    /// All records from before are in front of it.
-    pub(super) end: Offset,
-    /// Told once these are folded, or why they can't be.
-    pub(super) folded: oneshot::Sender<Result<Folded, StoreError>>,
+    /// Told once what was in the log before is folded, or why it can't be.
+    pub(super) folded: Option<oneshot::Sender<Result<Folded, StoreError>>>,
     /// Told when the shard takes sockets, and how many sessions it has then, or why it never will.
-    pub(super) live: oneshot::Sender<Result<usize, StoreError>>,
+    pub(super) live: Option<oneshot::Sender<Result<usize, StoreError>>>,
 }
 
-/// What folding the log from before has come to.
-pub(super) struct Folded {
-    /// The latest time in it.
-    pub(super) time: Time,
-    /// Sessions of whose end the application has not been told.
-    pub(super) untold: usize,
-}
-
-/// What is left of a start.
-struct Starting {
-    from: Offset,
-    end: Offset,
-    folded: Option<oneshot::Sender<Result<Folded, StoreError>>>,
-    live: Option<oneshot::Sender<Result<usize, StoreError>>>,
-}
-
-impl Starting {
-    /// Tells what the shard has come to since the last look.
-    fn look(&mut self, shard: &Shard) {
-        let next = shard.applied().map_or(self.from, |applied| Offset(applied.0 + 1));
-        if let Some(folded) = self.folded.take_if(|_| next >= self.end) {
-            let _ = folded.send(Ok(Folded { time: shard.time(), untold: shard.untold() }));
-        }
-        if let Some(live) = self.live.take_if(|_| shard.is_live()) {
-            let _ = live.send(Ok(shard.sessions()));
-        }
-    }
-
+impl Start {
     /// Tells why the start fails; false when it was over.
     fn fail(&mut self, error: &StoreError) -> bool {
         let Some(live) = self.live.take() else { return false };
@@ -112,7 +83,7 @@ impl Starting {
 }
 
 /// Who was in an append, and how it ended.
-type AppendDone = (Vec<AppendId>, Result<(), StoreError>);
+type AppendDone = (Appending, Result<(), StoreError>);
 
 /// What a hub's shards tell together.
 pub(super) struct Telling {
@@ -121,21 +92,18 @@ pub(super) struct Telling {
     pub(super) append_failures: Episode,
 }
 
-/// Owns a shard and everything that happens to it.
-pub(super) struct Driver {
-    shard: Shard,
+/// The task of one shard: the driver decides, the task moves bytes and time.
+pub(super) struct ShardTask {
+    driver: ShardDriver,
+    start: Start,
     calls: Calls,
     log: Arc<dyn Log>,
     tail: Tail,
-    /// Where the tail began.
-    from: Offset,
     inbox: mpsc::Receiver<Command>,
     upkeep: Arc<Upkeep>,
     clock: HubClock,
     /// Checkpoints of this shard that are being written.
     write: Option<BoxFuture<'static, ()>>,
-    /// Whether a round of checkpoints has more to do here.
-    has_more: bool,
     rounds: watch::Receiver<u64>,
     failures: Failures,
     telling: Telling,
@@ -148,36 +116,35 @@ pub(super) struct Driver {
     /// Looks that have come too early.
     looks: Vec<Look>,
     draining: Vec<oneshot::Sender<()>>,
-    /// Set when the process is about to end: no round of checkpoints begins or goes on.
-    is_closing: bool,
     /// Set when the hub is closed. The last field: dropped when the log has been let go of.
     quitting: Option<oneshot::Sender<Infallible>>,
 }
 
-impl Driver {
+impl ShardTask {
+    /// For a shard that folds the log from `from` on; all records from before are in front of `end`.
     #[expect(clippy::too_many_arguments, reason = "each is a part of the shard")]
     pub(super) fn new(
         shard: Shard,
+        (from, end): (Offset, Offset),
+        start: Start,
         calls: Calls,
         log: Arc<dyn Log>,
-        from: Offset,
         inbox: mpsc::Receiver<Command>,
         upkeep: Arc<Upkeep>,
         failures: Failures,
         telling: Telling,
     ) -> Self {
         Self {
-            shard,
+            driver: ShardDriver::new(shard, from, end, log.outlives_process()),
+            start,
             calls,
             tail: log.tail(from),
-            from,
             log,
             inbox,
             rounds: upkeep.rounds(),
             clock: upkeep.clock().clone(),
             upkeep,
             write: None,
-            has_more: false,
             failures,
             telling,
             sessions_counted: 0,
@@ -187,19 +154,16 @@ impl Driver {
             commands: HashMap::new(),
             looks: Vec::new(),
             draining: Vec::new(),
-            is_closing: false,
             quitting: None,
         }
     }
 
-    /// Runs until the hub is closed, all senders to the inbox are gone, or the log fails for good. `start` is told how the
-    /// start goes; whoever asked for it says so if it fails.
-    pub(super) async fn run(mut self, start: Start) {
-        let Start { end, folded, live } = start;
-        let mut starting = Starting { from: self.from, end, folded: Some(folded), live: Some(live) };
+    /// Runs until the hub is closed, all senders to the inbox are gone, or the log fails for good. Those who wait for the
+    /// start are told how it goes; whoever asked for it says so if it fails.
+    pub(super) async fn run(mut self) {
         let _guard = self.failures.panic_guard();
-        if let Err(error) = self.drive(&mut starting).await
-            && !starting.fail(&error)
+        if let Err(error) = self.drive().await
+            && !self.start.fail(&error)
         {
             tracing::error!(%error, "a hub's log cannot be read any more");
             // Its sessions are gone with it, and only a start brings them back.
@@ -207,44 +171,41 @@ impl Driver {
         }
     }
 
-    async fn drive(&mut self, starting: &mut Starting) -> Result<(), StoreError> {
-        starting.look(&self.shard);
+    async fn drive(&mut self) -> Result<(), StoreError> {
         self.take_changed();
+        self.settle()?;
         let mut commands = Vec::with_capacity(TURN_INPUTS_MAX);
         let mut answers = Vec::new();
         loop {
-            let step_due = self.upkeep.poll_timeout(&self.shard).filter(|_| !self.is_closing);
-            let due = [self.shard.poll_timeout(), step_due];
-            let due = due.into_iter().flatten().min();
+            let due = self.driver.poll_timeout(self.upkeep.poll_timeout(self.driver.shard()));
             let timeout = due.map(|at| Duration::from_millis(at.0.saturating_sub(self.clock.now().0)));
+            let wants_turn = self.driver.wants_turn();
             let writing = async {
                 match &mut self.write {
                     Some(write) => write.await,
                     None => std::future::pending().await,
                 }
             };
-            let waits = self.shard.has_waiting();
-            // Records first: what a command is judged by should be as late as can be.
             tokio::select! {
                 biased;
-                Some(portion) = self.tail.next(), if !waits => {
-                    self.shard.handle(self.clock.now(), Input::Records(portion?));
+                Some(portion) = self.tail.next(), if self.driver.takes_records() => {
+                    self.driver.handle(self.clock.now(), Input::Records(portion?));
                 }
                 Some(done) = self.appends.next() => self.append_done(done),
-                () = writing => self.write = None,
+                () = writing => self.written(),
                 received = self.inbox.recv_many(&mut commands, TURN_INPUTS_MAX) => {
                     if received == 0 {
                         return Ok(());
                     }
                 }
                 () = self.calls.next(&mut answers, TURN_INPUTS_MAX) => {}
-                () = poll_fn(|context| self.shard.poll_acknowledged(context)) => {
-                    self.shard.handle(self.clock.now(), Input::Acknowledged);
+                () = poll_fn(|context| self.driver.poll_acknowledged(context)) => {
+                    self.driver.handle(self.clock.now(), Input::Acknowledged);
                 }
                 Ok(()) = self.rounds.changed() => {}
-                () = tokio::time::sleep(timeout.unwrap_or_default()), if timeout.is_some() && !self.has_more => {}
-                // Only when there is nothing else to do; otherwise each turn takes a step with it.
-                () = tokio::task::yield_now(), if self.has_more || waits => {}
+                () = tokio::time::sleep(timeout.unwrap_or_default()), if timeout.is_some() && !wants_turn => {}
+                // Only when there is nothing else to do.
+                () = tokio::task::yield_now(), if wants_turn => {}
             }
             // In each turn: while the log never runs empty, the inbox does not get its own.
             while commands.len() < TURN_INPUTS_MAX
@@ -255,27 +216,18 @@ impl Driver {
             commands.drain(..).for_each(|command| self.take(command));
             self.take_changed();
             for input in self.calls.take(&mut answers, TURN_INPUTS_MAX) {
-                self.shard.handle(self.clock.now(), input);
+                self.driver.handle(self.clock.now(), input);
             }
-            // The same holds for the sleep while the inbox never runs empty.
-            if self.shard.poll_timeout().is_some_and(|at| at <= self.clock.now()) {
-                self.shard.handle(self.clock.now(), Input::Timeout);
-            }
-            if waits {
-                self.shard.handle(self.clock.now(), Input::GoOn);
-            }
+            self.driver.serve(self.clock.now());
             self.settle()?;
             self.answer_looks();
-            self.shard.wake_writers();
+            self.driver.end_turn();
             self.step_checkpoint();
-            // What a log that goes with the process says of ends, no later start could tell.
-            let is_told = self.log.outlives_process() || self.shard.untold() == 0;
-            if self.appends.is_empty() && !self.shard.has_waiting() && self.shard.is_marked() && is_told {
+            if self.driver.is_drained() {
                 for drained in self.draining.drain(..) {
                     let _ = drained.send(());
                 }
             }
-            starting.look(&self.shard);
             if self.quitting.is_some() {
                 return Ok(());
             }
@@ -285,7 +237,7 @@ impl Driver {
     /// Tells the hub of a changed configuration; of the first one before it decides anything.
     fn take_changed(&mut self) {
         if let Some(changed) = self.calls.changed() {
-            self.shard.handle(self.clock.now(), changed);
+            self.driver.handle(self.clock.now(), changed);
         }
     }
 
@@ -293,27 +245,25 @@ impl Driver {
     fn step_checkpoint(&mut self) {
         // While the log never runs empty, a write does not get a turn of its own.
         if self.write.as_mut().is_some_and(|write| write.now_or_never().is_some()) {
-            self.write = None;
+            self.written();
         }
-        if self.is_closing {
-            // A store that is closed refuses at once, and would be asked again and again.
-            self.has_more = false;
-            return;
-        }
-        let step = self.upkeep.step(&self.shard);
-        self.has_more = matches!(step, Step::More);
-        if let Step::Write(changes) = step {
-            let shard = self.shard.id().index;
+        if let Some(changes) = self.driver.step(|shard| self.upkeep.step(shard)) {
+            let shard = self.driver.shard().id().index;
             self.write = Some(Arc::clone(&self.upkeep).write(shard, changes).boxed());
         }
     }
 
+    fn written(&mut self) {
+        self.write = None;
+        self.driver.written();
+    }
+
     /// Lets those look that have waited for enough of the log to be applied.
     fn answer_looks(&mut self) {
-        let applied = self.shard.applied().filter(|_| self.shard.is_live());
-        let is_due = |look: &mut Look| applied.is_some() && applied >= look.not_before;
+        let driver = &self.driver;
+        let is_due = |look: &mut Look| driver.has_applied(look.not_before);
         for Look { look, .. } in self.looks.extract_if(.., is_due) {
-            look(&self.shard);
+            look(driver.shard());
         }
     }
 
@@ -330,7 +280,9 @@ impl Driver {
             }
             Command::Look(look) => return self.looks.push(look),
             Command::IsIdle(reply) => {
-                let _ = reply.send(self.is_idle());
+                // A log that holds more than it needs is made shorter first: nobody would do it later.
+                let is_idle = self.driver.is_idle() && self.upkeep.is_at_rest(self.driver.shard());
+                let _ = reply.send(is_idle);
                 return;
             }
             Command::Quit(quitting) => {
@@ -339,65 +291,60 @@ impl Driver {
             }
             Command::Drain(drained) => {
                 self.draining.push(drained);
-                self.is_closing = true;
-                if self.log.outlives_process() { Input::Leave } else { Input::Stop }
+                return self.driver.drain(self.clock.now());
             }
         };
-        self.shard.handle(self.clock.now(), input);
+        self.driver.handle(self.clock.now(), input);
     }
 
-    /// A log that holds more than it needs is made shorter first: nobody would do it later.
-    fn is_idle(&self) -> bool {
-        self.shard.is_idle()
-            && self.appends.is_empty()
-            && self.write.is_none()
-            && !self.has_more
-            && self.upkeep.is_at_rest(&self.shard)
-    }
-
-    /// Carries out what the hub asks for until it asks for nothing more. All its appends go to the log in one call.
+    /// Does what the driver asks for, until it asks for nothing more.
     fn settle(&mut self) -> Result<(), StoreError> {
         loop {
             // Before anybody is answered who could ask.
             self.count_sessions();
-            let mut ids = Vec::new();
-            let mut records = Vec::new();
-            while let Some(output) = self.shard.poll_output() {
-                match output {
-                    Output::Append { append, records: more } => {
-                        ids.push(append);
-                        records.extend(more);
-                    }
-                    Output::Opened { open, outcome } => self.opened(open, outcome),
-                    Output::Call { call, event } => self.calls.call(call, *event),
-                    Output::Connected(connected) => self.calls.connected(*connected),
-                    Output::Disconnected(disconnected) => self.disconnected(*disconnected),
-                    Output::Ended(ended) => self.telling.ends.tell(&ended),
-                    Output::CommandDone { command, outcome } => {
-                        if let Some(reply) = self.commands.remove(&command) {
-                            let _ = reply.send((outcome, self.shard.applied()));
-                        }
+            let Some(output) = self.driver.poll_output() else { return Ok(()) };
+            match output {
+                ShardOutput::Folded(folded) => {
+                    if let Some(told) = self.start.folded.take() {
+                        let _ = told.send(Ok(folded));
                     }
                 }
-            }
-            if ids.is_empty() {
-                return Ok(());
-            }
-            let mut append = self.log.append(records);
-            match append.as_mut().now_or_never() {
-                Some(outcome) => self.append_done((ids, outcome)),
-                None => self.appends.push(append.map(move |outcome| (ids, outcome)).boxed()),
-            }
-            while !self.shard.has_waiting()
-                && let Some(Some(portion)) = self.tail.next().now_or_never()
-            {
-                self.shard.handle(self.clock.now(), Input::Records(portion?));
+                ShardOutput::Live => {
+                    if let Some(told) = self.start.live.take() {
+                        let _ = told.send(Ok(self.driver.shard().sessions()));
+                    }
+                }
+                ShardOutput::Append(appending, records) => self.append(appending, records)?,
+                ShardOutput::Opened(open, outcome) => self.opened(open, outcome),
+                ShardOutput::Call(call, event) => self.calls.call(call, *event),
+                ShardOutput::Connected(connected) => self.calls.connected(*connected),
+                ShardOutput::Disconnected(disconnected) => self.disconnected(*disconnected),
+                ShardOutput::Ended(ended) => self.telling.ends.tell(&ended),
+                ShardOutput::CommandDone(command, outcome) => {
+                    if let Some(reply) = self.commands.remove(&command) {
+                        let _ = reply.send((outcome, self.driver.shard().applied()));
+                    }
+                }
             }
         }
     }
 
+    fn append(&mut self, appending: Appending, records: Vec<Arc<Record>>) -> Result<(), StoreError> {
+        let mut append = self.log.append(records);
+        match append.as_mut().now_or_never() {
+            Some(outcome) => self.append_done((appending, outcome)),
+            None => self.appends.push(append.map(move |outcome| (appending, outcome)).boxed()),
+        }
+        while self.driver.takes_records()
+            && let Some(Some(portion)) = self.tail.next().now_or_never()
+        {
+            self.driver.handle(self.clock.now(), Input::Records(portion?));
+        }
+        Ok(())
+    }
+
     fn count_sessions(&mut self) {
-        let sessions = self.shard.sessions();
+        let sessions = self.driver.shard().sessions();
         if sessions != self.sessions_counted {
             self.telling.counts.sessions_changed(self.sessions_counted, sessions);
             self.sessions_counted = sessions;
@@ -405,7 +352,7 @@ impl Driver {
     }
 
     fn disconnected(&mut self, disconnected: Disconnected) {
-        if self.shard.untold() >= UNTOLD_MAX && self.untold_full.is_news(Instant::now()) {
+        if self.driver.shard().untold() >= UNTOLD_MAX && self.untold_full.is_news(Instant::now()) {
             tracing::warn!(
                 untold = UNTOLD_MAX,
                 "the application does not take `disconnected` events: it is not told of sessions that end from now on"
@@ -417,21 +364,26 @@ impl Driver {
     fn opened(&mut self, open: OpenId, outcome: Result<Attachment, OpenError>) {
         let Some(reply) = self.opening.remove(&open) else { return };
         let outcome = outcome.map(|attachment| {
-            let user_id = self.shard.user_of(attachment.session);
+            let user_id = self.driver.shard().user_of(attachment.session);
             Attached { attachment, user_id }
         });
         if let Err(Ok(Attached { attachment, .. })) = reply.send(outcome) {
             // Whoever asked has gone meanwhile.
-            self.shard.handle(
-                self.clock.now(),
-                Input::SocketClosed { session: attachment.session, end: SocketEnd::Lost },
-            );
+            let lost = Input::SocketClosed { session: attachment.session, end: SocketEnd::Lost };
+            self.driver.handle(self.clock.now(), lost);
         }
     }
 
-    fn append_done(&mut self, (ids, outcome): AppendDone) {
-        let Err(error) = outcome else { return };
-        self.failures.report(&error);
+    fn append_done(&mut self, (appending, outcome): AppendDone) {
+        if let Err(error) = &outcome {
+            self.tell_append_failed(error);
+        }
+        let outcome = outcome.map_err(|error| error.certainty);
+        self.driver.append_done(self.clock.now(), appending, outcome);
+    }
+
+    fn tell_append_failed(&self, error: &StoreError) {
+        self.failures.report(error);
         let certainty = error.certainty;
         self.telling.ends.counters().appends_failed.count(match certainty {
             Certainty::Definite => AppendFailure::Definite,
@@ -441,9 +393,6 @@ impl Driver {
             tracing::warn!(%error, ?certainty, "appends fail; those that may have succeeded are tried again");
         } else {
             tracing::debug!(%error, ?certainty, "an append failed");
-        }
-        for append in ids {
-            self.shard.handle(self.clock.now(), Input::AppendFailed { append, certainty });
         }
     }
 }

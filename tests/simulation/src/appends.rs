@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use oncewire_protocol::hub::Input;
+use oncewire_protocol::hub::AppendId;
 use oncewire_protocol::log::{Body, Certainty, EndReason, Record};
 
 use crate::coverage::Path;
@@ -10,17 +10,17 @@ use crate::log::{Append, Appender, Fate};
 use crate::world::{Event, World};
 
 impl World {
-    pub(crate) fn append(&mut self, hub: usize, by: Vec<Appender>, records: Vec<Arc<Record>>) {
+    pub(crate) fn append(&mut self, hub: usize, by: Appender, records: Vec<Arc<Record>>) {
         let fate = self.draw_fate(records.len());
-        for by in &by {
-            let Appender::Shard(shard, append) = *by else { continue };
+        if let Appender::Shard(shard, appending) = &by {
             let doubts = &mut self.hubs[hub].in_doubt;
+            let is_in_doubt = |append: &AppendId| doubts.contains(&(*shard, *append));
             match fate.failure() {
-                Some(Certainty::Indefinite) => {
-                    doubts.insert((shard, append));
-                }
-                Some(Certainty::Definite) if doubts.contains(&(shard, append)) => {
+                Some(Certainty::Definite) if appending.ids().iter().any(is_in_doubt) => {
                     self.note(Path::RetryRefused)
+                }
+                Some(Certainty::Indefinite) => {
+                    doubts.extend(appending.ids().iter().map(|append| (*shard, *append)));
                 }
                 _ => {}
             }
@@ -76,7 +76,20 @@ impl World {
                 self.schedule_in((after_ms, after_ms), event);
             }
         }
-        let Some(certainty) = fate.failure() else { return };
+        let outcome = fate.failure().map_or(Ok(()), Err);
+        if let Err(certainty) = outcome {
+            self.note_failure(&by, &records, certainty);
+        }
+        match by {
+            Appender::Boot if outcome.is_err() => {
+                self.schedule_in((20, 100), Event::Boot { hub, process: self.process });
+            }
+            Appender::Boot => {}
+            Appender::Shard(shard, appending) => self.append_ended(hub, shard, appending, outcome),
+        }
+    }
+
+    fn note_failure(&mut self, by: &Appender, records: &[Arc<Record>], certainty: Certainty) {
         if records.iter().any(|record| matches!(record.body, Body::Acked { .. })) {
             self.note(Path::MarksFailed);
         }
@@ -84,18 +97,8 @@ impl World {
         if has_end && certainty == Certainty::Definite {
             self.note(Path::Doomed);
         }
-        for by in by {
-            match by {
-                Appender::Boot => {
-                    if certainty == Certainty::Indefinite {
-                        self.note(Path::BootInDoubt);
-                    }
-                    self.schedule_in((20, 100), Event::Boot { hub, process: self.process });
-                }
-                Appender::Shard(shard, append) => {
-                    self.send(hub, shard, Input::AppendFailed { append, certainty }, None);
-                }
-            }
+        if matches!(by, Appender::Boot) && certainty == Certainty::Indefinite {
+            self.note(Path::BootInDoubt);
         }
     }
 
@@ -186,7 +189,8 @@ impl World {
                 self.note(path);
             }
         }
-        self.send(hub, shard, Input::Records(records), None);
+        self.hubs[hub].shards[shard].portion.extend(records);
+        self.schedule_run(hub, shard);
         self.schedule_tail(hub, shard);
     }
 }

@@ -190,7 +190,7 @@ impl World {
 
     pub(crate) fn exists(&self, hub: usize, connection_id: &ConnectionId) -> bool {
         let shard = self.hubs[hub].shards.get(self.hubs[hub].shard_of(connection_id));
-        shard.is_some_and(|shard| shard.shard.has(&Audience::Connection(connection_id.clone())))
+        shard.is_some_and(|shard| shard.shard().has(&Audience::Connection(connection_id.clone())))
     }
 
     fn recent_session(&mut self, hub: usize) -> Option<ConnectionId> {
@@ -260,7 +260,7 @@ impl World {
         let publisher = publisher.filter(|_| is_first && answer.is_ok());
         if let Some(audience) = closed {
             self.note(Path::ClosedByApplication);
-            if self.hubs[hub].shards[shard].shard.has(&audience) {
+            if self.hubs[hub].shards[shard].shard().has(&audience) {
                 self.fail(Failure::Driver(format!("{audience:?} is there after it was closed")));
             }
         }
@@ -282,7 +282,7 @@ impl World {
     /// The sessions of this shard are in the application's group now, or not.
     fn check_membership(&mut self, hub: usize, shard: usize, meant: &[String], is_in: bool) {
         let Ok(lounge) = GroupName::new(LOUNGE) else { return };
-        let shard = &self.hubs[hub].shards[shard].shard;
+        let shard = self.hubs[hub].shards[shard].shard();
         let members = shard.members(&lounge, None, usize::MAX);
         let is_wrong = |name: &&String| {
             let id = ConnectionId::new(name);

@@ -9,7 +9,7 @@ use oncewire_protocol::session::MemoryBudget;
 
 use crate::Failure;
 use crate::coverage::Path;
-use crate::process::ShardNode;
+use crate::process::{HubNode, ShardNode};
 use crate::world::{Event, World};
 
 /// A write of checkpoints that is under way.
@@ -23,50 +23,21 @@ pub struct Write {
 }
 
 impl World {
-    /// A shard takes a step of a round, if there is anything to do.
+    /// A shard takes a step of a round, if there is anything to do. When a round begins, all shards have a part in it.
     pub(crate) fn step_checkpoint(&mut self, hub: usize, shard: usize) {
         let now = self.hub_time(hub);
-        let node = &mut self.hubs[hub];
-        let Some(checkpointer) = node.checkpointer.as_mut().filter(|_| node.shards[shard].shard.is_live())
-        else {
-            return;
-        };
-        let step = checkpointer.step(now, &node.shards[shard].shard);
-        let timeout = checkpointer.poll_timeout(&node.shards[shard].shard);
-        match step {
-            Step::Idle => {
-                if let Some(at) = timeout {
-                    let wait_ms = at.0.saturating_sub(now.0) + 1;
-                    self.schedule_step(hub, shard, (wait_ms, wait_ms));
-                }
-            }
-            Step::More => self.schedule_steps(hub),
-            Step::Write(changes) => {
-                self.write_checkpoint(hub, shard, changes);
-                self.schedule_steps(hub);
-            }
+        let HubNode { shards, checkpointer, .. } = &mut self.hubs[hub];
+        let Some(rounds) = checkpointer else { return };
+        let was_in_round = rounds.is_in_round();
+        let changes = shards[shard].driver.step(|shard| {
+            // Before, the hub's time has not begun.
+            if shard.is_live() { rounds.step(now, shard) } else { Step::Idle }
+        });
+        if rounds.is_in_round() && !was_in_round {
+            (0..self.hubs[hub].shards.len()).for_each(|shard| self.schedule_run(hub, shard));
         }
-    }
-
-    /// A round goes on in all shards.
-    fn schedule_steps(&mut self, hub: usize) {
-        for shard in 0..self.hubs[hub].shards.len() {
-            self.schedule_step(hub, shard, self.weather.shard_ms);
-        }
-    }
-
-    fn schedule_step(&mut self, hub: usize, shard: usize, after_ms: (u64, u64)) {
-        let at_us = self.now_us + self.random.within((after_ms.0 * 1000, after_ms.1 * 1000 + 100));
-        let node = &mut self.hubs[hub].shards[shard];
-        if node.step_us.is_none_or(|earlier| earlier > at_us) {
-            node.step_us = Some(at_us);
-            self.schedule_at(at_us, Event::CheckpointStep { hub, shard, process: self.process });
-        }
-    }
-
-    pub(crate) fn checkpoint_step_due(&mut self, hub: usize, shard: usize) {
-        if self.hubs[hub].shards[shard].step_us.take_if(|at_us| *at_us <= self.now_us).is_some() {
-            self.step_checkpoint(hub, shard);
+        if let Some(changes) = changes {
+            self.write_checkpoint(hub, shard, changes);
         }
     }
 
@@ -103,7 +74,8 @@ impl World {
             self.note(Path::LogTrimmed);
             self.hubs[hub].log.trim(before);
         }
-        self.schedule_steps(hub);
+        self.hubs[hub].shards[shard].driver.written();
+        self.schedule_run(hub, shard);
     }
 
     /// The process dies: of each write that is under way some changes are stored.
@@ -136,8 +108,9 @@ impl World {
                     return None;
                 }
                 let steps = self.weather.fold_steps();
-                let nodes = shards.into_iter().map(|shard| ShardNode::new(shard, cursor, steps)).collect();
-                Some((nodes, checkpointer))
+                let log = &self.hubs[hub].log;
+                let node = |shard| ShardNode::new(shard, log, cursor, steps);
+                Some((shards.into_iter().map(node).collect(), checkpointer))
             }
             Err(error) => {
                 self.fail(Failure::Unrestorable(error.to_string()));

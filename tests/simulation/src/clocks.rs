@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use oncewire_protocol::driver::Folded;
 use oncewire_protocol::hub::Shard;
 use oncewire_protocol::log::{Body, HubTime, Record, RequestKey, RequestName, Time};
 
@@ -46,8 +47,10 @@ pub struct Clocks {
 #[derive(Debug, Default)]
 pub struct HubBoot {
     time: Option<HubTime>,
-    /// How many records there were: with them folded it begins.
-    fold_to: usize,
+    /// Shards that have not folded what was in the log: with that it begins.
+    folding: u16,
+    /// The latest time in the log, as far as they have.
+    last: Time,
     /// What the hub's time was at the end of the process before, and when that was.
     before: Option<(Time, u64)>,
 }
@@ -60,10 +63,9 @@ impl World {
     }
 
     /// A hub is opened by a new process.
-    pub(crate) fn open_hub_clock(&mut self, hub: usize) {
-        let fold_to = self.hubs[hub].log.landed();
+    pub(crate) fn open_hub_clock(&mut self, hub: usize, shards: u16) {
         let HubBoot { before, .. } = self.hubs[hub].clock;
-        self.hubs[hub].clock = HubBoot { time: None, fold_to, before };
+        self.hubs[hub].clock = HubBoot { time: None, folding: shards, last: Time::default(), before };
     }
 
     /// The process is gone.
@@ -94,15 +96,18 @@ impl World {
         self.now_us + self.clocks.leaps_ms * 1000
     }
 
-    /// With all that was in the log folded, a hub's time begins and its boot is appended.
-    pub(crate) fn begin_hub(&mut self, hub: usize) {
-        let node = &self.hubs[hub];
-        let last = node.clock.fold_to.checked_sub(1).and_then(|index| node.log.offset_at(index));
-        let has_folded = |shard: &Shard| shard.applied() >= last;
-        if node.clock.time.is_some() || !node.shards.iter().all(|shard| has_folded(&shard.shard)) {
-            return;
+    /// A shard has folded all that was in the log. With the last of them the hub's time begins and its boot is appended.
+    pub(crate) fn shard_folded(&mut self, hub: usize, folded: Folded) {
+        let HubBoot { folding, last, .. } = &mut self.hubs[hub].clock;
+        *folding -= 1;
+        *last = folded.time.max(*last);
+        if *folding == 0 {
+            let last = *last;
+            self.begin_hub(hub, last);
         }
-        let last = node.shards.iter().map(|shard| shard.shard.time()).max().unwrap_or_default();
+    }
+
+    fn begin_hub(&mut self, hub: usize, last: Time) {
         let time = HubTime::begin(self.boot_time(), last);
         if last > self.boot_time() {
             self.note(Path::BootBehindLog);
@@ -176,7 +181,7 @@ impl World {
     pub(crate) fn remembered_too_long(&self) -> Option<String> {
         let is_known = |(hub, key): &&(usize, RequestKey)| {
             let now = self.hub_time(*hub);
-            self.hubs[*hub].shards.iter().any(|shard| shard.shard.knows(key, now))
+            self.hubs[*hub].shards.iter().any(|shard| shard.shard().knows(key, now))
         };
         // Repeatable ones are forgotten for their number, not for their time.
         let is_short =

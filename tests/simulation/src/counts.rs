@@ -4,7 +4,7 @@ use oncewire_protocol::hub::{AppendId, Attachment, Input, OpenError};
 use oncewire_protocol::session::SharedOutbox;
 
 use crate::coverage::Path;
-use crate::log::Appender;
+use crate::log::{Append, Appender};
 use crate::world::World;
 
 impl World {
@@ -43,8 +43,12 @@ impl World {
             Input::Resume(resuming) => {
                 let Some(key) = self.attached_session(hub, &resuming.connection_id) else { return };
                 self.note(Path::Takeover);
-                let is_its = |by: &Appender| matches!(by, Appender::Shard(_, AppendId::Batch { session, .. }) if *session == key);
-                if self.hubs[hub].log.queue.iter().any(|append| append.by.iter().any(is_its)) {
+                let is_its = |id: &AppendId| matches!(id, AppendId::Batch { session, .. } if *session == key);
+                let has_its = |append: &Append| match &append.by {
+                    Appender::Boot => false,
+                    Appender::Shard(_, appending) => appending.ids().iter().any(is_its),
+                };
+                if self.hubs[hub].log.queue.iter().any(has_its) {
                     self.note(Path::TakeoverWithRequests);
                 }
             }

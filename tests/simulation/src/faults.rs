@@ -11,8 +11,8 @@ use crate::world::{Event, World};
 /// An ack that was sent so long before a crash is in the log: one second until it is marked, and what the network, the shard
 /// and the log take.
 const CRASH_ACK_MS: u64 = 2_000;
-/// The same before the sockets are closed in order: it has to arrive.
-const STOP_ACK_MS: u64 = 200;
+/// The same before the sockets are closed in order: it has to arrive, which takes several arrivals of a part each.
+const STOP_ACK_MS: u64 = 400;
 
 impl World {
     pub(crate) fn schedule_fault(&mut self, fault: Fault, mean_ms: u64) {
@@ -39,7 +39,7 @@ impl World {
             Fault::ShutDown => {
                 if self.is_accepting {
                     self.note(Path::ShutDown);
-                    self.ended_at = Some((self.now_ms(), STOP_ACK_MS));
+                    self.ended_at = self.ends_after(STOP_ACK_MS);
                     self.close_all_sockets();
                     self.schedule_in((10, 2_000), Event::Stop { process: self.process });
                 }
@@ -135,12 +135,17 @@ impl World {
             .then_some((state.hub, Upgrade::Resume { connection_id, token, subprotocol }))
     }
 
+    /// When the process ends, if all that clients had acknowledged so long before must be in the log.
+    fn ends_after(&self, ack_ms: u64) -> Option<(u64, u64)> {
+        self.weather.marks_surely().then(|| (self.now_ms(), ack_ms))
+    }
+
     fn crash(&mut self) {
         if !self.is_up {
             return;
         }
         self.note(Path::Crash);
-        self.ended_at = Some((self.now_ms(), CRASH_ACK_MS));
+        self.ended_at = self.ends_after(CRASH_ACK_MS);
         self.stop_process(|world, hub| {
             let log = &world.hubs[hub].log;
             let range = (log.durable() as u64, log.landed() as u64);

@@ -162,7 +162,7 @@ impl World {
     pub(crate) fn disconnected(&mut self, hub: usize, shard: usize, disconnected: &Disconnected) {
         let id = disconnected.subject.connection_id.clone();
         let node = &self.hubs[hub];
-        let state = &node.shards[shard].shard;
+        let state = node.shards[shard].shard();
         let wrong = if !self.weather.takes_disconnected[hub] {
             Some("nobody wants to know of its end")
         } else if self.exists(hub, &id) {
@@ -242,7 +242,7 @@ impl World {
         if let Some(calling) = self.handlers.calls.values().next() {
             return Some(format!("{}: a handler is at work", calling.connection_id));
         }
-        let untold = |hub: &HubNode| hub.shards.iter().map(|shard| shard.shard.untold()).sum::<usize>();
+        let untold = |hub: &HubNode| hub.shards.iter().map(|shard| shard.shard().untold()).sum::<usize>();
         let node = self.hubs.iter().find(|hub| untold(hub) > 0)?;
         Some(format!("{}: {} ends are not told", node.name, untold(node)))
     }

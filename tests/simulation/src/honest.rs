@@ -242,9 +242,7 @@ impl Honest {
 
     /// Nothing comes again that was acknowledged some time before the last process ended.
     fn judge_redelivery(&self, world: &mut World, id: SequenceId) {
-        let Some((ended_ms, ack_ms)) = world.ended_at.filter(|_| world.weather.marks_surely()) else {
-            return;
-        };
+        let Some((ended_ms, ack_ms)) = world.ended_at else { return };
         let is_early = |(at_ms, _): &&(u64, SequenceId)| at_ms + ack_ms <= ended_ms;
         let early = self.acknowledged.iter().filter(is_early).map(|(_, id)| *id).max();
         if early.is_some_and(|early| id <= early) {

@@ -5,17 +5,17 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use oncewire_protocol::hub::AppendId;
+use oncewire_protocol::driver::Appending;
 use oncewire_protocol::log::{Body, Certainty, CheckpointChange, Offset, Record, RecordError};
 use oncewire_protocol::wire::ConnectionId;
 
 /// Who asked for an append.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Appender {
     /// The process itself, for its `Booted` record.
     Boot,
     /// A shard.
-    Shard(usize, AppendId),
+    Shard(usize, Appending),
 }
 
 /// What becomes of an append.
@@ -45,8 +45,8 @@ impl Fate {
 /// An append on its way.
 #[derive(Debug)]
 pub struct Append {
-    /// Who asked; several when a turn's appends go together.
-    pub by: Vec<Appender>,
+    /// Who asked.
+    pub by: Appender,
     /// What for.
     pub records: Vec<Arc<Record>>,
     /// What becomes of it.

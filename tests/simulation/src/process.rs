@@ -1,14 +1,13 @@
-//! The gateway's process: its shards, their inboxes, and the driver that appends, tails and keeps the timers. What it
-//! does is what the real engine does, with plain calls.
+//! The gateway's process: its shards, their inboxes, and how they get their turns. What they do in a turn is up to the
+//! driver that the gateway uses too.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
-use oncewire_protocol::hub::{
-    AppendId, Checkpointer, CommandId, HubSettings, Input, OpenId, Output, Shard, ShardId,
-};
-use oncewire_protocol::log::{BootId, Record};
+use oncewire_protocol::driver::{Appending, ShardDriver, ShardOutput};
+use oncewire_protocol::hub::{AppendId, Checkpointer, CommandId, HubSettings, Input, OpenId, Shard, ShardId};
+use oncewire_protocol::log::{BootId, Certainty, Offset, Record, Time};
 use oncewire_protocol::session::{MemoryBudget, SharedOutbox};
 use oncewire_protocol::wire::ConnectionId;
 
@@ -46,44 +45,67 @@ pub struct HubNode {
     pub known: Vec<ConnectionId>,
 }
 
-/// One shard with its driver's state.
+/// One shard with all that its driver waits for.
 pub struct ShardNode {
-    pub(crate) shard: Shard,
+    pub(crate) driver: ShardDriver,
     inbox: VecDeque<Item>,
     is_run_scheduled: bool,
     pub(crate) is_tail_scheduled: bool,
-    /// How many records of the log have been put into the inbox.
+    /// How many records of the log have been read.
     pub(crate) cursor: usize,
-    timer_us: Option<u64>,
-    /// When it takes a step of a round, at the latest.
-    pub(crate) step_us: Option<u64>,
+    /// Records that have been read and not been taken.
+    pub(crate) portion: Vec<(Offset, Arc<Record>)>,
+    /// Appends that have ended.
+    ended: VecDeque<(Appending, Result<(), Certainty>)>,
+    /// Sockets that wait to be attached, and whether they resume.
+    opening: BTreeMap<u64, bool>,
+    timer: Option<Time>,
     /// Checkpoints that are being written.
     pub(crate) write: Option<Write>,
+    is_drained: bool,
 }
 
-/// What a turn of a shard wants to have appended.
-type Appends = Vec<(Appender, Vec<Arc<Record>>)>;
-
-/// An input, with the outbox of the socket that it comes from.
-struct Item {
-    input: Input,
-    outbox: Option<SharedOutbox>,
+/// What waits in a shard's inbox.
+enum Item {
+    /// An input, with the outbox of the socket that it comes from.
+    Input(Input, Option<SharedOutbox>),
+    /// The process is to end.
+    Drain,
 }
 
 impl ShardNode {
     /// A shard that folds the log from the record at this index on, so many steps before others are served.
-    pub fn new(mut shard: Shard, cursor: usize, fold_steps: usize) -> Self {
+    pub fn new(mut shard: Shard, log: &Log, cursor: usize, fold_steps: usize) -> Self {
         shard.fold_in_portions_of(fold_steps);
+        let from = shard.applied().map_or(Offset(0), |applied| Offset(applied.0 + 1));
+        let last = log.landed().checked_sub(1).and_then(|index| log.offset_at(index));
+        let end = last.map_or(Offset(0), |last| Offset(last.0 + 1));
         Self {
-            shard,
+            driver: ShardDriver::new(shard, from, end, true),
             inbox: VecDeque::new(),
             is_run_scheduled: false,
             is_tail_scheduled: false,
             cursor,
-            timer_us: None,
-            step_us: None,
+            portion: Vec::new(),
+            ended: VecDeque::new(),
+            opening: BTreeMap::new(),
+            timer: None,
             write: None,
+            is_drained: false,
         }
+    }
+
+    /// The shard itself.
+    pub fn shard(&self) -> &Shard {
+        self.driver.shard()
+    }
+
+    /// Whether something waits to be handled.
+    fn is_behind(&self) -> bool {
+        !self.portion.is_empty()
+            || !self.inbox.is_empty()
+            || !self.ended.is_empty()
+            || self.shard().has_waiting()
     }
 }
 
@@ -112,12 +134,12 @@ impl HubNode {
 
     /// Sessions that it holds.
     pub fn sessions(&self) -> usize {
-        self.shards.iter().map(|shard| shard.shard.sessions()).sum()
+        self.shards.iter().map(|shard| shard.shard().sessions()).sum()
     }
 
     /// Whether it waits for some time to come.
     pub fn has_timers(&self) -> bool {
-        self.shards.iter().any(|shard| shard.shard.poll_timeout().is_some())
+        self.shards.iter().any(|shard| shard.driver.poll_timeout(None).is_some())
     }
 
     /// What the hub still has to do, if anything.
@@ -127,14 +149,11 @@ impl HubNode {
         }
         self.shards.iter().enumerate().find_map(|(index, shard)| {
             let at = || format!("{} shard {index}", self.name);
-            if !shard.shard.is_live() {
+            if !shard.shard().is_live() {
                 Some(format!("{}: does not live", at()))
-            } else if shard.cursor < self.log.durable()
-                || !shard.inbox.is_empty()
-                || shard.shard.has_waiting()
-            {
+            } else if shard.cursor < self.log.durable() || shard.is_behind() {
                 Some(format!("{}: behind", at()))
-            } else if !shard.shard.is_marked() {
+            } else if !shard.shard().is_marked() {
                 Some(format!("{}: has marks to write", at()))
             } else {
                 None
@@ -173,7 +192,7 @@ impl World {
             node.shard_count = count;
             node.in_doubt.clear();
             node.last_append_us = self.now_us;
-            self.open_hub_clock(index);
+            self.open_hub_clock(index, count);
             let Some((shards, checkpointer)) = self.restore(index, &settings, count, boot) else { return };
             let node = &mut self.hubs[index];
             node.shards = shards;
@@ -182,7 +201,6 @@ impl World {
                 let takes = self.weather.takes_disconnected[index];
                 self.send(index, shard, Input::TakesDisconnected(takes), None);
             }
-            self.begin_hub(index);
             self.schedule_tails(index);
         }
     }
@@ -223,17 +241,13 @@ impl World {
             self.leaving_since_ms = Some(self.now_ms());
             for hub in 0..self.hubs.len() {
                 for shard in 0..self.hubs[hub].shards.len() {
-                    self.send(hub, shard, Input::Leave, None);
+                    self.put(hub, shard, Item::Drain);
                 }
             }
             return self.schedule_in((1, 20), Event::Stop { process: self.process });
         };
-        let is_done = self.hubs.iter().all(|hub| {
-            let is_marked = |shard: &ShardNode| {
-                shard.inbox.is_empty() && !shard.shard.has_waiting() && shard.shard.is_marked()
-            };
-            hub.log.queue.is_empty() && hub.shards.iter().all(is_marked)
-        });
+        let has_ended = |shard: &ShardNode| shard.is_drained && shard.shard().is_live();
+        let is_done = self.hubs.iter().all(|hub| hub.shards.iter().all(has_ended));
         if is_done || self.now_ms() - since_ms > LEAVE_MS {
             self.stop_process(|world, hub| world.hubs[hub].log.landed());
         } else {
@@ -243,59 +257,112 @@ impl World {
 
     pub(crate) fn append_booted(&mut self, hub: usize) {
         if let Some(booted) = self.hubs[hub].booted.clone() {
-            self.append(hub, vec![Appender::Boot], vec![booted]);
+            self.append(hub, Appender::Boot, vec![booted]);
         }
     }
 
     /// Puts an input into a shard's inbox.
     pub(crate) fn send(&mut self, hub: usize, shard: usize, input: Input, outbox: Option<SharedOutbox>) {
-        let Some(node) = self.hubs[hub].shards.get_mut(shard) else { return };
-        node.inbox.push_back(Item { input, outbox });
-        if !node.is_run_scheduled {
-            node.is_run_scheduled = true;
-            self.schedule_in(self.weather.shard_ms, Event::Run { hub, shard, process: self.process });
+        self.put(hub, shard, Item::Input(input, outbox));
+    }
+
+    fn put(&mut self, hub: usize, shard: usize, item: Item) {
+        if let Some(node) = self.hubs[hub].shards.get_mut(shard) {
+            node.inbox.push_back(item);
+            self.schedule_run(hub, shard);
         }
     }
 
+    /// An append of a shard has ended.
+    pub(crate) fn append_ended(
+        &mut self,
+        hub: usize,
+        shard: usize,
+        appending: Appending,
+        outcome: Result<(), Certainty>,
+    ) {
+        self.hubs[hub].shards[shard].ended.push_back((appending, outcome));
+        self.schedule_run(hub, shard);
+    }
+
+    /// Something has come for a shard: it gets a turn.
+    pub(crate) fn schedule_run(&mut self, hub: usize, shard: usize) {
+        self.schedule_run_in(hub, shard, self.weather.shard_ms);
+    }
+
+    fn schedule_run_in(&mut self, hub: usize, shard: usize, range_ms: (u64, u64)) {
+        let node = &mut self.hubs[hub].shards[shard];
+        if !std::mem::replace(&mut node.is_run_scheduled, true) {
+            self.schedule_in(range_ms, Event::Run { hub, shard, process: self.process });
+        }
+    }
+
+    /// A turn of a shard.
     pub(crate) fn run_shard(&mut self, hub: usize, shard: usize) {
+        let now = self.hub_time(hub);
         let node = &mut self.hubs[hub].shards[shard];
         node.is_run_scheduled = false;
-        let mut appends = Appends::new();
-        let waits = self.hubs[hub].shards[shard].shard.has_waiting();
-        for _ in 0..self.random.within((1, 8)) {
-            let Some(Item { input, outbox }) = self.hubs[hub].shards[shard].inbox.pop_front() else { break };
-            self.look_at(hub, &input, outbox.as_ref());
-            self.trace.line(self.now_us, || format!("  {hub}/{shard} <- {}", describe(&input)));
-            let is_resume = matches!(input, Input::Resume(_));
-            let now = self.hub_time(hub);
-            self.hubs[hub].shards[shard].shard.handle(now, input);
-            self.drain(hub, shard, is_resume, &mut appends);
-        }
-        if waits {
+        if !node.driver.takes_records() {
             // What comes meanwhile is judged before the records that wait.
             self.note(Path::RecordsWaited);
-            let now = self.hub_time(hub);
-            self.hubs[hub].shards[shard].shard.handle(now, Input::GoOn);
-            self.drain(hub, shard, false, &mut appends);
+        } else if !node.portion.is_empty() {
+            let portion = std::mem::take(&mut node.portion);
+            self.trace.line(self.now_us, || format!("  {hub}/{shard} <- {}", summary_of(&portion)));
+            node.driver.handle(now, Input::Records(portion));
         }
-        self.append_all(hub, appends);
         let node = &mut self.hubs[hub].shards[shard];
-        node.shard.wake_writers();
-        if !node.inbox.is_empty() || node.shard.has_waiting() {
-            node.is_run_scheduled = true;
-            self.schedule_in(self.weather.shard_ms, Event::Run { hub, shard, process: self.process });
+        if let Some((appending, outcome)) = node.ended.pop_front() {
+            node.driver.append_done(now, appending, outcome);
         }
-        self.begin_hub(hub);
-        self.set_timer(hub, shard);
+        for _ in 0..self.random.within((1, self.weather.turn_inputs)) {
+            let Some(item) = self.hubs[hub].shards[shard].inbox.pop_front() else { break };
+            self.take(hub, shard, now, item);
+        }
+        self.hubs[hub].shards[shard].driver.serve(now);
+        self.carry_out(hub, shard);
+        let node = &mut self.hubs[hub].shards[shard];
+        node.driver.end_turn();
+        node.is_drained |= node.driver.is_drained();
         self.step_checkpoint(hub, shard);
+        self.set_timer(hub, shard);
+        let node = &self.hubs[hub].shards[shard];
+        if node.driver.wants_turn() {
+            self.schedule_run_in(hub, shard, (0, 1));
+        } else if node.is_behind() {
+            self.schedule_run(hub, shard);
+        }
     }
 
-    fn drain(&mut self, hub: usize, shard: usize, is_resume: bool, appends: &mut Appends) {
-        while let Some(output) = self.hubs[hub].shards[shard].shard.poll_output() {
+    fn take(&mut self, hub: usize, shard: usize, now: Time, item: Item) {
+        let node = &mut self.hubs[hub].shards[shard];
+        let Item::Input(input, outbox) = item else { return node.driver.drain(now) };
+        match &input {
+            Input::Open(opening) => {
+                node.opening.insert(opening.open.0, false);
+            }
+            Input::Resume(resuming) => {
+                node.opening.insert(resuming.open.0, true);
+            }
+            _ => {}
+        }
+        self.look_at(hub, &input, outbox.as_ref());
+        self.trace.line(self.now_us, || format!("  {hub}/{shard} <- {}", describe(&input)));
+        self.hubs[hub].shards[shard].driver.handle(now, input);
+    }
+
+    /// Does what the driver asks for.
+    fn carry_out(&mut self, hub: usize, shard: usize) {
+        while let Some(output) = self.hubs[hub].shards[shard].driver.poll_output() {
             match output {
-                Output::Append { append, records } => appends.push((Appender::Shard(shard, append), records)),
-                Output::Opened { open: OpenId(conn), outcome } => {
-                    let is_live = self.hubs[hub].shards[shard].shard.is_live();
+                ShardOutput::Folded(folded) => self.shard_folded(hub, folded),
+                ShardOutput::Live => {}
+                ShardOutput::Append(appending, records) => {
+                    self.append(hub, Appender::Shard(shard, appending), records);
+                }
+                ShardOutput::Opened(OpenId(conn), outcome) => {
+                    let node = &mut self.hubs[hub].shards[shard];
+                    let is_live = node.shard().is_live();
+                    let is_resume = node.opening.remove(&conn).unwrap_or_default();
                     self.count_opened(is_live, is_resume, &outcome);
                     if is_resume && outcome.is_ok() {
                         self.look_at_resumed(hub, conn);
@@ -303,25 +370,13 @@ impl World {
                     let event = Event::Attached { hub, shard, conn, process: self.process, outcome };
                     self.schedule_in((0, 1), event);
                 }
-                Output::CommandDone { command: CommandId(command), outcome } => {
+                ShardOutput::CommandDone(CommandId(command), outcome) => {
                     self.command_done(hub, shard, command, outcome);
                 }
-                Output::Call { call, event } => self.call_handler(hub, shard, call, *event),
-                Output::Connected(connected) => self.connected(*connected),
-                Output::Disconnected(disconnected) => self.disconnected(hub, shard, &disconnected),
-                Output::Ended(_) => {}
-            }
-        }
-    }
-
-    /// Hands a turn's appends to the log, in one call or in several.
-    fn append_all(&mut self, hub: usize, appends: Appends) {
-        if self.weather.appends_by_turn && !appends.is_empty() {
-            let (by, records): (Vec<_>, Vec<_>) = appends.into_iter().unzip();
-            self.append(hub, by, records.concat());
-        } else {
-            for (by, records) in appends {
-                self.append(hub, vec![by], records);
+                ShardOutput::Call(call, event) => self.call_handler(hub, shard, call, *event),
+                ShardOutput::Connected(connected) => self.connected(*connected),
+                ShardOutput::Disconnected(disconnected) => self.disconnected(hub, shard, &disconnected),
+                ShardOutput::Ended(_) => {}
             }
         }
     }
@@ -331,7 +386,7 @@ impl World {
         let mut context = Context::from_waker(Waker::noop());
         for hub in 0..self.hubs.len() {
             for shard in 0..self.hubs[hub].shards.len() {
-                if self.hubs[hub].shards[shard].shard.poll_acknowledged(&mut context).is_ready() {
+                if self.hubs[hub].shards[shard].driver.poll_acknowledged(&mut context).is_ready() {
                     self.send(hub, shard, Input::Acknowledged, None);
                 }
             }
@@ -340,23 +395,22 @@ impl World {
 
     fn set_timer(&mut self, hub: usize, shard: usize) {
         let now = self.hub_time(hub);
-        let node = &mut self.hubs[hub].shards[shard];
-        let timeout = node.shard.poll_timeout();
-        let timer_us =
-            timeout.map(|at| ((self.now_us / 1000 + at.0.saturating_sub(now.0)) * 1000).max(self.now_us));
-        if node.timer_us != timer_us {
-            node.timer_us = timer_us;
-            if let Some(at_us) = timer_us {
-                self.schedule_at(at_us, Event::Timer { hub, shard, process: self.process });
+        let HubNode { shards, checkpointer, .. } = &mut self.hubs[hub];
+        let node = &mut shards[shard];
+        let step = checkpointer.as_ref().and_then(|rounds| rounds.poll_timeout(node.driver.shard()));
+        let timeout = node.driver.poll_timeout(step);
+        if node.timer != timeout {
+            node.timer = timeout;
+            if let Some(at) = timeout {
+                let at_us = self.now_us + at.0.saturating_sub(now.0) * 1000;
+                self.schedule_at(at_us, Event::Timer { hub, shard, process: self.process, at });
             }
         }
     }
 
-    pub(crate) fn fire_timer(&mut self, hub: usize, shard: usize) {
-        let node = &mut self.hubs[hub].shards[shard];
-        if node.timer_us == Some(self.now_us) {
-            node.timer_us = None;
-            self.send(hub, shard, Input::Timeout, None);
+    pub(crate) fn fire_timer(&mut self, hub: usize, shard: usize, at: Time) {
+        if self.hubs[hub].shards[shard].timer.take_if(|timer| *timer == at).is_some() {
+            self.schedule_run(hub, shard);
         }
     }
 }
@@ -369,9 +423,10 @@ fn describe(input: &Input) -> String {
             let ids: Vec<_> = requests.iter().map(|request| request.message.ack_id()).collect();
             format!("requests {:?} {ids:?}", session)
         }
-        Input::Records(records) => {
-            summary(&records.iter().map(|(_, record)| Arc::clone(record)).collect::<Vec<_>>())
-        }
         other => format!("{other:?}"),
     }
+}
+
+fn summary_of(portion: &[(Offset, Arc<Record>)]) -> String {
+    summary(&portion.iter().map(|(_, record)| Arc::clone(record)).collect::<Vec<_>>())
 }

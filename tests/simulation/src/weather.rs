@@ -106,8 +106,9 @@ pub struct Weather {
     pub tail_ms: (u64, u64),
     /// How long an input waits for its shard.
     pub shard_ms: (u64, u64),
-    /// Whether all that a shard wants to append in one turn goes to the log in one call, and fails together.
-    pub appends_by_turn: bool,
+    /// How many inputs a turn takes at most, beside what the log brings. What they want to have appended goes to the log in
+    /// one call, and fails together.
+    pub turn_inputs: u64,
     /// Appends that fail for certain.
     pub append_refused: u64,
     /// Appends that fail and may have happened.
@@ -157,6 +158,7 @@ impl Weather {
         let often =
             |random: &mut Random, is_on: bool, most: u64| if is_on { random.within((1, most)) } else { 0 };
         let is_slow = random.permille(400);
+        let turn_ms = random.pick(&[1, 2, 30, 150]);
         Self {
             is_over: false,
             is_fast: false,
@@ -170,8 +172,8 @@ impl Weather {
             append_ms: (0, random.pick(&[1, 5, 40])),
             sync_ms: (0, if is_slow { 200 } else { 10 }),
             tail_ms: (0, random.pick(&[1, 10, 50])),
-            shard_ms: (0, random.pick(&[1, 2, 30, 150])),
-            appends_by_turn: random.permille(500),
+            shard_ms: (0, turn_ms),
+            turn_inputs: if turn_ms > 2 { 8 } else { random.pick(&[1, 8]) },
             append_refused: often(random, store_is_bad, 120),
             append_in_doubt: often(random, store_is_bad, 350),
             append_late: random.pick(&[200, 600, 900]),

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Wake, Waker};
 
 use oncewire_protocol::hub::{Attachment, OpenError};
-use oncewire_protocol::log::Record;
+use oncewire_protocol::log::{Record, Time};
 use oncewire_protocol::session::MemoryBudget;
 use oncewire_protocol::wire::{ConnectionId, GroupName};
 
@@ -40,14 +40,12 @@ pub enum Event {
     Boot { hub: usize, process: u64 },
     /// Durable records come back to a shard.
     Tail { hub: usize, shard: usize, process: u64 },
-    /// A shard takes a step of a round of checkpoints.
-    CheckpointStep { hub: usize, shard: usize, process: u64 },
     /// A shard's write of checkpoints is done.
     CheckpointWritten { hub: usize, shard: usize, process: u64 },
-    /// A shard takes what is in its inbox.
+    /// A shard's turn.
     Run { hub: usize, shard: usize, process: u64 },
     /// A shard's timer.
-    Timer { hub: usize, shard: usize, process: u64 },
+    Timer { hub: usize, shard: usize, process: u64, at: Time },
     /// An upgrade request reaches the gateway.
     Upgrade { conn: u64 },
     /// A shard's answer reaches the edge.
@@ -125,7 +123,8 @@ pub struct World {
     pub(crate) is_up: bool,
     /// Whether it takes new sockets.
     pub(crate) is_accepting: bool,
-    /// When the process last ended, in milliseconds, and how long before that an ack must have been sent to be in the log.
+    /// When the process last ended, in milliseconds, and how long before that an ack must have been sent to be in the log;
+    /// nothing where that is not certain.
     pub(crate) ended_at: Option<(u64, u64)>,
     /// Since when the process writes its last marks, in milliseconds.
     pub(crate) leaving_since_ms: Option<u64>,
@@ -234,15 +233,13 @@ impl World {
             Event::Boot { hub, process } if process == self.process => self.append_booted(hub),
             Event::Tail { hub, shard, process } if process == self.process => self.tail(hub, shard),
             Event::Run { hub, shard, process } if process == self.process => self.run_shard(hub, shard),
-            Event::Timer { hub, shard, process } if process == self.process => self.fire_timer(hub, shard),
-            Event::CheckpointStep { hub, shard, process } if process == self.process => {
-                self.checkpoint_step_due(hub, shard);
+            Event::Timer { hub, shard, process, at } if process == self.process => {
+                self.fire_timer(hub, shard, at);
             }
             Event::CheckpointWritten { hub, shard, process } if process == self.process => {
                 self.checkpoint_written(hub, shard);
             }
-            Event::CheckpointStep { .. }
-            | Event::CheckpointWritten { .. }
+            Event::CheckpointWritten { .. }
             | Event::Append { .. }
             | Event::Sync { .. }
             | Event::LateLanding { .. }
