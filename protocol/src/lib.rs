@@ -15,7 +15,7 @@
 //! | [`log`] | what a record is and its stable encoding | where it is stored |
 //! | [`session`] | one session's state | other sessions, sockets' bytes, the wall clock |
 //! | [`hub`] | a shard's sessions, the group and user index, timers | async, threads, stores, HTTP |
-//! | [`driver`] | what happens around a shard, in which order | async, threads, stores, HTTP, the clock |
+//! | [`driver`] | what happens around a shard and at its sockets, in which order | async, threads, stores, HTTP, the clock |
 //! | [`client`] | the client's half: recovery, sequence acks, resend | sockets, hubs |
 //!
 //! Imports run one way: `driver -> hub -> session -> log -> {filter, wire}`, `client -> wire`.

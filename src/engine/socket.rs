@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use futures_util::future::{BoxFuture, FutureExt};
+use oncewire_protocol::driver::socket::submit;
 use oncewire_protocol::hub::{Attachment, Input, SocketEnd};
-use oncewire_protocol::session::{Closing, Request};
-use oncewire_protocol::wire::{Close, UserId};
+use oncewire_protocol::session::Request;
+use oncewire_protocol::wire::UserId;
 use tokio::sync::mpsc;
 
 use super::HubClock;
@@ -52,9 +53,7 @@ impl Socket {
 
     /// Hands requests to the shard, in order; they count against the socket's bounds until they are settled.
     pub async fn submit(&self, requests: Vec<Request>) {
-        let bytes = requests.iter().map(|request| request.bytes).sum();
-        self.attachment.outbox.lock().add_requests(requests.len(), bytes);
-        let input = Input::Requests { session: self.attachment.session, requests };
+        let input = submit(&self.attachment, requests);
         if let Some(sending) = self.send(Command::Input(input)) {
             sending.await;
         }
@@ -70,17 +69,6 @@ impl Socket {
             }
         })
         .await;
-    }
-
-    /// Has the connection closed in this way at once, if the session has not gone on to another. The session stays as it is.
-    pub fn close_connection(&self, close: Close) {
-        let mut outbox = self.attachment.outbox.lock();
-        let is_current = outbox.is_current(self.attachment.session.epoch);
-        let writer = is_current.then(|| outbox.close(Closing::Now(close))).flatten();
-        drop(outbox);
-        if let Some(writer) = writer {
-            writer.wake();
-        }
     }
 
     /// Tells the shard how the socket ended.

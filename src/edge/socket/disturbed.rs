@@ -19,13 +19,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
+use oncewire_protocol::driver::socket::Link;
 use oncewire_protocol::session::{AttachEpoch, SharedOutbox};
 use oncewire_protocol::wire::{AckId, ConnectionId, Encoding};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::link::Link;
 use super::lost_ack::{Publishes, Unacked, Written};
 use crate::edge::faults::{Fault, Faults, Registration, Victim};
 

@@ -1,38 +1,10 @@
 //! How sockets end, and what is told of it: one line, with who ended it, and one count.
 
-use bytes::Bytes;
+use oncewire_protocol::driver::socket::{End, GatewayEnd, PeerClose};
 use oncewire_protocol::wire::Close;
 
 use super::Name;
 use crate::telemetry::{Reason as _, SocketEnd};
-
-/// That the client has sent a close frame, and the code in it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct PeerClose(pub Option<u16>);
-
-/// Why reading ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
-    /// The connection broke, or the writer has given up.
-    Lost,
-    /// The client sent a close frame.
-    PeerClosed(PeerClose),
-    /// The client broke the protocol; this is what it is told.
-    Violation(Close),
-    /// Memory was short, and what had come of a message was given up.
-    GivenUp,
-}
-
-/// How the gateway's own side has ended a socket.
-#[derive(Debug, Clone)]
-pub(super) enum GatewayEnd {
-    /// With this close frame.
-    Closed(Bytes),
-    /// Nothing was heard from the client for long.
-    Silent,
-    /// Its session has let go of it.
-    LetGo,
-}
 
 /// Tells of an end as the reader has seen it; the gateway may have begun it before.
 pub(super) fn tell(name: &Name, user: Option<&str>, end: End, begun: Option<GatewayEnd>) {
@@ -79,7 +51,8 @@ fn told(end: End, begun: Option<&GatewayEnd>) -> Told<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::frames;
+    use oncewire_protocol::driver::socket::frames;
+
     use super::*;
 
     #[test]

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
+use oncewire_protocol::driver::socket::{Link, WeakLink};
 use oncewire_protocol::session::MemoryBudget;
 use parking_lot::Mutex;
 
 use super::Name;
-use super::link::{Link, WeakLink};
 use crate::telemetry::Episode;
 
 /// Smaller parts are not counted: most messages come with one read.

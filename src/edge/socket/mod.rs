@@ -6,20 +6,22 @@
 mod boundary;
 mod disturbed;
 mod ends;
-mod frames;
 mod half_messages;
 mod inbound;
-mod link;
 mod lost_ack;
 mod reader;
 mod tls_halves;
 mod write_half;
 mod writer;
 
+use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
+use oncewire_protocol::driver::socket::{CLOSE_WAIT_MS, Link, SocketWriter, frames};
 use oncewire_protocol::wire::raw::RawTarget;
 use oncewire_protocol::wire::{Close, ConnectionId, Encoding, HubName};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
@@ -35,13 +37,12 @@ use crate::engine;
 use crate::telemetry::Counters;
 use disturbed::DisturbedSocket;
 pub(super) use half_messages::HalfMessages;
-use link::Link;
 use reader::Reader;
 use write_half::WriteHalf;
 use writer::Writer;
 
 /// How long a client may take to answer a close frame, and to take what stands before it.
-const CLOSE_WAIT: Duration = Duration::from_secs(5);
+const CLOSE_WAIT: Duration = Duration::from_millis(CLOSE_WAIT_MS);
 
 /// What one socket needs of the configuration.
 pub(super) struct Settings {
@@ -144,8 +145,8 @@ impl Start<'_> {
     {
         let Self { tasks, read_ahead, socket, place, name, settings, link } = self;
         let ping_interval = Duration::from_secs(settings.ping_seconds);
-        let (attachment, clock) = (socket.attachment().clone(), socket.clock().clone());
-        let writer = Writer::new(write_half, attachment, clock, link.clone(), ping_interval);
+        let driver = SocketWriter::new(socket.attachment().clone(), link.clone());
+        let writer = Writer::new(write_half, driver, socket.clock().clone(), ping_interval);
         tasks.spawn(writer.run(place));
         tasks.spawn(Reader::new(read_half, read_ahead, socket, link, name, settings).run());
     }
@@ -169,8 +170,24 @@ async fn refuse_recovery_on(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     let _ = timeout(CLOSE_WAIT, goodbye).await;
 }
 
+/// Waits for something, but not longer than the writer is there, nor beyond an order to give up.
+async fn unless_cut<T>(link: &Link, future: impl Future<Output = T>) -> Option<T> {
+    let mut future = pin!(future);
+    poll_fn(|context| {
+        if link.is_over() {
+            return Poll::Ready(None);
+        }
+        if let Poll::Ready(output) = future.as_mut().poll(context) {
+            return Poll::Ready(Some(output));
+        }
+        link.poll_over(context).map(|()| None)
+    })
+    .await
+}
+
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
     use oncewire_protocol::log::BootId;
     use oncewire_protocol::wire::Subprotocol;
     use tokio::net::TcpListener;
@@ -180,6 +197,17 @@ mod tests {
     use crate::edge::sockets::Sockets;
     use crate::engine::{Engine, NewSession};
     use crate::store::MemoryStore;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_reader_learns_that_the_writer_is_gone() {
+        let link = Link::new();
+        let guard = link.writer_guard();
+        let mut waiting = pin!(unless_cut(&link, std::future::pending::<()>()));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        drop(guard);
+        assert_eq!(waiting.await, None);
+        assert_eq!(unless_cut(&link, async { 1 }).await, None);
+    }
 
     /// Every idle session pays for these; a variable more that lives across an `await` shows here.
     #[tokio::test]
@@ -211,8 +239,8 @@ mod tests {
             presence: None,
         };
         let link = Link::new();
-        let (attachment, clock) = (socket.attachment().clone(), socket.clock().clone());
-        let writer = Writer::new(WriteHalf(write_half), attachment, clock, link.clone(), CLOSE_WAIT);
+        let driver = SocketWriter::new(socket.attachment().clone(), link.clone());
+        let writer = Writer::new(WriteHalf(write_half), driver, socket.clock().clone(), CLOSE_WAIT);
         let place = Sockets::new(None).reserve().unwrap();
         let half_messages = HalfMessages::new(Arc::clone(engine.memory_budget()));
         let name = Box::new(Name { hub, connection_id, peer: None, counters: Arc::default(), half_messages });

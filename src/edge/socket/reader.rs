@@ -7,52 +7,38 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use oncewire_protocol::hub::SocketEnd;
-use oncewire_protocol::session::Request;
-use oncewire_protocol::wire::raw::{self, RawTarget};
-use oncewire_protocol::wire::{Close, DecodeError, Encoding, FrameKind, decode_upstream};
+use oncewire_protocol::driver::socket::{Batch, End, Link, PeerClose, SocketReader, Telling};
+use oncewire_protocol::wire::{Close, DecodeError, FrameKind};
 use tokio::io::AsyncRead;
 use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role};
 use tokio_tungstenite::tungstenite::{Error, Message, WebSocket};
 
 use super::boundary::Boundary;
-use super::ends::{self, End, PeerClose};
+use super::ends;
 use super::half_messages::{HALF_MESSAGE_BYTES_MIN, HalfMessage};
 use super::inbound::{Inbound, drain, frame_reader};
-use super::link::Link;
-use super::{Name, Settings};
+use super::{Name, Settings, unless_cut};
 use crate::engine;
 
 /// The frame reader keeps the buffer of its largest frame. After a message above this size it is made anew as soon as
 /// nothing is left in it, so that an idle socket is small again.
 const KEPT_MESSAGE_BYTES_MAX: usize = 16 * 1024;
 
-/// The close code with which a client ends its session for good.
-const NORMAL_CLOSE: u16 = 1000;
-
-/// Reads frames, decodes them, and hands the requests of each read to the engine.
+/// Reads frames, and hands the requests that the driver makes of each read to the engine.
 pub(super) struct Reader<R> {
     io: R,
     websocket: WebSocket<Inbound>,
     socket: engine::Socket,
     link: Link,
     name: Box<Name>,
-    encoding: Encoding,
-    publishes_to: Option<RawTarget>,
+    driver: SocketReader,
     /// Tells when the frame reader has nothing left in it.
     boundary: Boundary,
     /// Counted, while there is enough of it.
     half_message: Option<Box<HalfMessage>>,
     /// Whether it has read a large message.
     has_read_large: bool,
-}
-
-/// What one read has brought.
-struct Batch {
-    requests: Vec<Request>,
-    /// Set when it was the last.
-    end: Option<End>,
 }
 
 impl<R: AsyncRead + Unpin> Reader<R> {
@@ -72,8 +58,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             socket,
             link,
             name,
-            encoding: settings.encoding,
-            publishes_to: settings.publishes_to,
+            driver: SocketReader { encoding: settings.encoding, publishes_to: settings.publishes_to },
             boundary: Boundary::default(),
             half_message: None,
             has_read_large: false,
@@ -109,7 +94,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 return self.stopped();
             }
             let link = self.link.clone();
-            let Some(next) = link.unless_cut(poll_fn(|context| self.poll_batch(context))).await else {
+            let Some(next) = unless_cut(&link, poll_fn(|context| self.poll_batch(context))).await else {
                 return self.stopped();
             };
             batch = next;
@@ -135,7 +120,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     }
 
     fn take_frames(&mut self) -> Batch {
-        let mut batch = Batch { requests: Vec::new(), end: None };
+        let mut batch = Batch::default();
         self.boundary.follow(self.websocket.get_ref().waiting());
         while batch.end.is_none() {
             match self.websocket.read() {
@@ -176,7 +161,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             return true;
         }
         self.link.set_reading_paused(true);
-        let is_ready = self.link.unless_cut(ready).await.is_some();
+        let is_ready = unless_cut(&self.link, ready).await.is_some();
         self.link.set_reading_paused(false);
         is_ready
     }
@@ -195,28 +180,16 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                 return;
             }
         };
-        let bytes = data.len();
-        tracing::trace!(connection_id = %self.name.connection_id, bytes, "message received");
-        let decoded = match &self.publishes_to {
-            Some(target) => raw::decode_send_to_group(target, kind, &data),
-            None => decode_upstream(self.encoding, kind, &data),
-        };
-        match decoded {
-            Ok(message) => {
-                let request = self.socket.attachment().receive(message);
-                batch.requests.extend(request.map(|message| Request { message, bytes }));
-            }
-            Err(error) => {
-                tracing::debug!(connection_id = %self.name.connection_id, %error, "message refused");
-                batch.end = Some(End::Violation(error.close(self.encoding)));
-            }
+        tracing::trace!(connection_id = %self.name.connection_id, bytes = data.len(), "message received");
+        if let Err(error) = self.driver.take(self.socket.attachment(), kind, &data, batch) {
+            tracing::debug!(connection_id = %self.name.connection_id, %error, "message refused");
         }
     }
 
     fn broken(&self, error: &Error) -> End {
         match error {
             Error::Capacity(_) => End::Violation(Close::MESSAGE_TOO_LARGE),
-            Error::Utf8(_) => End::Violation(DecodeError::NotAMessage.close(self.encoding)),
+            Error::Utf8(_) => End::Violation(DecodeError::NotAMessage.close(self.driver.encoding)),
             Error::Protocol(_) => End::Violation(Close::BROKEN_FRAMING),
             _ => End::Lost,
         }
@@ -229,26 +202,19 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         self.half_message = None;
         self.websocket = WebSocket::from_raw_socket(Inbound::new(&[]), Role::Server, None);
         self.link.take_giving_up();
-        match end {
-            End::Lost => self.socket.close(SocketEnd::Lost).await,
-            End::PeerClosed(close) => {
-                self.link.peer_closed(close);
-                let is_final = close.0 == Some(NORMAL_CLOSE);
-                let end = if is_final { SocketEnd::ClosedForGood } else { SocketEnd::Closed };
-                // Before the answer goes out, so that a client that has it can't find its session still open.
+        if end == End::GivenUp {
+            self.name.half_messages.tell(&self.name, user);
+        }
+        let (end, telling) = end.begin(self.socket.attachment(), &self.link);
+        match telling {
+            Telling::Now => self.socket.close(end).await,
+            Telling::BeforeTheRest => {
                 self.socket.close(end).await;
+                unless_cut(&self.link, drain(&mut self.io)).await;
             }
-            End::GivenUp => {
-                self.name.half_messages.tell(&self.name, user);
-                self.socket.close_connection(Close::NO_ROOM_FOR_MESSAGE);
-                let drained = drain(&mut self.io);
-                self.link.unless_cut(drained).await;
-                self.socket.close(SocketEnd::Lost).await;
-            }
-            End::Violation(close) => {
-                self.socket.close(SocketEnd::Violation(close)).await;
-                let drained = drain(&mut self.io);
-                self.link.unless_cut(drained).await;
+            Telling::BehindTheRest => {
+                unless_cut(&self.link, drain(&mut self.io)).await;
+                self.socket.close(end).await;
             }
         }
     }

@@ -1,10 +1,10 @@
 //! Control frames from server to client.
 
+use crate::wire::{Close, Opcode, frame_header_bytes, write_frame_header};
 use bytes::{BufMut, Bytes, BytesMut};
-use oncewire_protocol::wire::{Close, Opcode, frame_header_bytes, write_frame_header};
 
 /// Appends a ping without content.
-pub(super) fn write_ping(out: &mut BytesMut) {
+pub fn write_ping(out: &mut BytesMut) {
     write_frame_header(Opcode::Ping, 0, out);
 }
 
@@ -13,12 +13,12 @@ const PONGS_BYTES_MAX: usize = 4096;
 
 /// Pongs that wait to be written, as whole frames. Each ping is answered; of too many at once the later ones, which
 /// answers those before them as well (RFC 6455, section 5.5.3).
-#[derive(Default)]
-pub(super) struct Pongs(Vec<u8>);
+#[derive(Debug, Default)]
+pub struct Pongs(Vec<u8>);
 
 impl Pongs {
     /// Adds the answer to a ping.
-    pub(super) fn push(&mut self, content: &[u8]) {
+    pub fn push(&mut self, content: &[u8]) {
         let frame_bytes = frame_header_bytes(content.len()) + content.len();
         if self.0.len() + frame_bytes > PONGS_BYTES_MAX {
             self.0.clear();
@@ -28,7 +28,7 @@ impl Pongs {
     }
 
     /// Adds those that another has, which come later.
-    pub(super) fn append(&mut self, later: &mut Self) {
+    pub fn append(&mut self, later: &mut Self) {
         let later = std::mem::take(later);
         if self.0.is_empty() || self.0.len() + later.0.len() > PONGS_BYTES_MAX {
             *self = later;
@@ -38,13 +38,13 @@ impl Pongs {
     }
 
     /// Moves all of them behind what is to be written. Nothing is kept: most sockets never see a ping.
-    pub(super) fn write(&mut self, out: &mut BytesMut) {
+    pub fn write(&mut self, out: &mut BytesMut) {
         out.extend_from_slice(&std::mem::take(&mut self.0));
     }
 }
 
 /// The gateway's own close.
-pub(super) fn close(close: &Close) -> Bytes {
+pub fn close(close: &Close) -> Bytes {
     let mut out = BytesMut::new();
     write_frame_header(Opcode::Close, 2 + close.reason.len(), &mut out);
     out.put_u16(close.code as u16);
@@ -53,7 +53,7 @@ pub(super) fn close(close: &Close) -> Bytes {
 }
 
 /// The answer to the client's close: its own code, or none if it gave none.
-pub(super) fn close_echo(code: Option<u16>) -> Bytes {
+pub fn close_echo(code: Option<u16>) -> Bytes {
     let mut out = BytesMut::new();
     write_frame_header(Opcode::Close, if code.is_some() { 2 } else { 0 }, &mut out);
     if let Some(code) = code {

@@ -1,24 +1,19 @@
 use std::collections::VecDeque;
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Waker, ready};
 
-use futures_util::FutureExt;
-use oncewire_protocol::hub::{SessionHandle, SessionKey};
-use oncewire_protocol::log::{MessageRef, Time};
-use oncewire_protocol::session::{Closing, MemoryBudget, Outbox, OutboxLimits, RequestBounds, SharedMessage};
-use oncewire_protocol::wire::{
-    Close, Downstream, Message, Metadata, Payload, PayloadKind, Sender, Subprotocol,
-};
 use parking_lot::Mutex;
 
 use super::*;
+use crate::hub::{SessionHandle, SessionKey};
+use crate::log::MessageRef;
+use crate::session::{Closing, MemoryBudget, Outbox, OutboxLimits, RequestBounds, SharedMessage};
+use crate::wire::{Close, Downstream, Message, Metadata, Payload, PayloadKind, Sender, Subprotocol};
 
 /// A connection that takes at most so many bytes at a time, and now and then none.
 #[derive(Default)]
-struct Connection {
-    written: Arc<Mutex<Vec<u8>>>,
+struct Pipe {
+    written: Vec<u8>,
     bytes_per_write: usize,
     /// How many bytes it takes before it takes no more.
     room: usize,
@@ -30,17 +25,17 @@ struct Connection {
     held: Vec<u8>,
 }
 
-impl Connection {
+impl Pipe {
     /// Passes on what is held, as far as there is room.
     fn pass_on(&mut self) {
         let passed = self.held.len().min(self.room);
         self.room -= passed;
-        self.written.lock().extend(self.held.drain(..passed));
+        self.written.extend(self.held.drain(..passed));
     }
 }
 
-impl AsyncWrite for Connection {
-    fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+impl Connection for Pipe {
+    fn poll_write(&mut self, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         if self.held_max > 0 {
             self.pass_on();
             let taken = bytes.len().min(self.held_max - self.held.len());
@@ -57,17 +52,26 @@ impl AsyncWrite for Connection {
         }
         self.room -= taken;
         self.offered.push(bytes.len());
-        self.written.lock().extend_from_slice(&bytes[..taken]);
+        self.written.extend_from_slice(&bytes[..taken]);
         Poll::Ready(Ok(taken))
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_write_vectored(
+        &mut self,
+        context: &mut Context<'_>,
+        pieces: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let first = pieces.iter().find(|piece| !piece.is_empty());
+        first.map_or(Poll::Ready(Ok(0)), |piece| self.poll_write(context, piece))
+    }
+
+    fn poll_flush(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.pass_on();
         if self.held.is_empty() { Poll::Ready(Ok(())) } else { Poll::Pending }
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.as_mut().poll_flush(context))?;
+    fn poll_shutdown(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_flush(context))?;
         self.is_shut = true;
         Poll::Ready(Ok(()))
     }
@@ -75,9 +79,9 @@ impl AsyncWrite for Connection {
 
 /// A writer, what it has written, and the session's side of it.
 struct Bench {
-    writer: Writer<Connection>,
-    tick: Pin<Box<Sleep>>,
-    written: Arc<Mutex<Vec<u8>>>,
+    writer: SocketWriter,
+    pipe: Pipe,
+    scratch: Scratch,
     outbox: SharedOutbox,
     link: Link,
     budget: Arc<MemoryBudget>,
@@ -92,19 +96,11 @@ impl Bench {
         let outbox = Arc::new(Mutex::new(outbox));
         let session = SessionHandle { key: SessionKey::default(), epoch };
         let attachment = Attachment { session, outbox: Arc::clone(&outbox) };
-        let written = Arc::default();
-        let io = Connection {
-            written: Arc::clone(&written),
-            bytes_per_write,
-            room: usize::MAX,
-            ..Connection::default()
-        };
         let link = Link::new();
-        let interval = Duration::from_secs(20);
         Self {
-            writer: Writer::new(io, attachment, HubClock::for_test(), link.clone(), interval),
-            tick: Box::pin(tokio::time::sleep(interval)),
-            written,
+            writer: SocketWriter::new(attachment, link.clone()),
+            pipe: Pipe { bytes_per_write, room: usize::MAX, ..Pipe::default() },
+            scratch: Scratch::default(),
             outbox,
             link,
             budget: Arc::new(MemoryBudget::new(usize::MAX)),
@@ -130,11 +126,31 @@ impl Bench {
 
     /// Polls the writer once.
     fn run_once(&mut self) -> Option<Ending> {
-        let mut context = Context::from_waker(Waker::noop());
-        match self.writer.poll_ending(self.tick.as_mut(), &mut context) {
+        match self.poll(Waker::noop()) {
             Poll::Ready(ending) => Some(ending),
             Poll::Pending => None,
         }
+    }
+
+    fn poll(&mut self, waker: &Waker) -> Poll<Ending> {
+        let mut context = Context::from_waker(waker);
+        self.writer.is_new_task(waker);
+        self.writer.poll(Time(0), &mut self.pipe, &mut self.scratch, &mut context)
+    }
+
+    /// An interval of pings passes.
+    fn tick(&mut self) -> Option<Ending> {
+        self.writer.tick().or_else(|| self.run())
+    }
+
+    /// Ends the socket in this way, whose reader is done; what has been written by then.
+    fn say_goodbye(self, ending: Ending) -> Vec<u8> {
+        drop(self.link.reader_guard());
+        let Self { writer, mut pipe, .. } = self;
+        let mut goodbye = writer.end(ending).unwrap();
+        assert!(goodbye.poll(&mut pipe, &mut Context::from_waker(Waker::noop())).is_ready());
+        assert!(pipe.is_shut);
+        pipe.written
     }
 
     /// Polls until the writer waits for something.
@@ -143,7 +159,7 @@ impl Bench {
             if let Some(ending) = self.run_once() {
                 return Some(ending);
             }
-            let is_written = !self.writer.begun.has_remaining() && self.writer.io.held.is_empty();
+            let is_written = !self.writer.begun.has_remaining() && self.pipe.held.is_empty();
             if is_written && self.is_drained() || self.writer.is_blocked {
                 return None;
             }
@@ -161,8 +177,8 @@ impl Bench {
         sent.is_empty()
     }
 
-    fn take_written(&self) -> Vec<u8> {
-        std::mem::take(&mut self.written.lock())
+    fn take_written(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.pipe.written)
     }
 }
 
@@ -198,8 +214,8 @@ fn frames_of(mut bytes: &[u8]) -> Vec<Vec<u8>> {
     frames
 }
 
-#[tokio::test(start_paused = true)]
-async fn every_size_of_partial_write_gives_the_same_bytes() {
+#[test]
+fn every_size_of_partial_write_gives_the_same_bytes() {
     let expected = whole(several);
     assert_eq!(frames_of(&expected).len(), 6);
     for bytes_per_write in 1..=expected.len() {
@@ -210,24 +226,24 @@ async fn every_size_of_partial_write_gives_the_same_bytes() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_write_that_stops_anywhere_goes_on_there() {
+#[test]
+fn a_write_that_stops_anywhere_goes_on_there() {
     let expected = whole(several);
     for room in 0..expected.len() {
         let mut bench = Bench::new(usize::MAX);
-        bench.writer.io.room = room;
+        bench.pipe.room = room;
         several(&bench);
         assert_eq!(bench.run(), None);
         assert!(bench.writer.is_blocked);
-        bench.writer.io.room = usize::MAX;
+        bench.pipe.room = usize::MAX;
         bench.writer.is_blocked = false;
         assert_eq!(bench.run(), None);
         assert_eq!(bench.take_written(), expected, "stopped after {room}");
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn only_the_begun_frame_is_kept_while_the_connection_is_blocked() {
+#[test]
+fn only_the_begun_frame_is_kept_while_the_connection_is_blocked() {
     let expected = whole(several);
     let ends: Vec<_> = frames_of(&expected)
         .iter()
@@ -238,7 +254,7 @@ async fn only_the_begun_frame_is_kept_while_the_connection_is_blocked() {
         .collect();
     for room in 1..expected.len() {
         let mut bench = Bench::new(usize::MAX);
-        bench.writer.io.room = room;
+        bench.pipe.room = room;
         several(&bench);
         bench.run();
         let end = ends.iter().copied().find(|end| *end >= room).unwrap();
@@ -247,19 +263,19 @@ async fn only_the_begun_frame_is_kept_while_the_connection_is_blocked() {
 }
 
 /// However much of it the connection holds, and wherever it gets stuck.
-#[tokio::test(start_paused = true)]
-async fn nothing_stays_in_a_connection_that_holds_bytes_back() {
+#[test]
+fn nothing_stays_in_a_connection_that_holds_bytes_back() {
     let expected = whole(several);
     for held_max in [1, 7, expected.len()] {
         for room in 0..expected.len() {
             let mut bench = Bench::new(usize::MAX);
-            bench.writer.io.held_max = held_max;
-            bench.writer.io.room = room;
+            bench.pipe.held_max = held_max;
+            bench.pipe.room = room;
             several(&bench);
             assert_eq!(bench.run(), None);
             assert!(bench.writer.is_blocked, "{room} of room, {held_max} held");
             bench.link.take_heard();
-            bench.writer.io.room = usize::MAX;
+            bench.pipe.room = usize::MAX;
             bench.run_once();
             assert!(bench.link.take_heard(), "that it has been read is a sign of life");
             assert_eq!(bench.run(), None);
@@ -269,33 +285,31 @@ async fn nothing_stays_in_a_connection_that_holds_bytes_back() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn what_is_delivered_while_bytes_are_held_back_follows_them_and_a_close_is_not_held_up() {
+#[test]
+fn what_is_delivered_while_bytes_are_held_back_follows_them_and_a_close_is_not_held_up() {
     let mut bench = Bench::new(usize::MAX);
-    bench.writer.io.held_max = usize::MAX;
-    bench.writer.io.room = 3;
+    bench.pipe.held_max = usize::MAX;
+    bench.pipe.room = 3;
     bench.deliver("one");
     assert_eq!(bench.run(), None);
     bench.deliver("two");
     assert_eq!(bench.run(), None);
     bench.close(Closing::Now(Close::OUTBOX_FULL));
-    let Some(Ending::Close(close)) = bench.run() else { panic!("no close") };
-    bench.writer.io.room = usize::MAX;
-    drop(bench.link.reader_guard());
+    let close = frames::close(&Close::OUTBOX_FULL);
+    assert_eq!(bench.run(), Some(Ending::Close(close.clone())));
+    bench.pipe.room = usize::MAX;
     let first = whole(|bench| bench.deliver("one"));
-    let Bench { writer, written, .. } = bench;
-    writer.say_goodbye(close.clone()).await;
-    assert_eq!(*written.lock(), [&first[..], &close].concat());
+    assert_eq!(bench.say_goodbye(Ending::Close(close.clone())), [&first[..], &close].concat());
 }
 
-#[tokio::test(start_paused = true)]
-async fn what_is_delivered_while_blocked_follows_the_begun_frame() {
+#[test]
+fn what_is_delivered_while_blocked_follows_the_begun_frame() {
     let mut bench = Bench::new(usize::MAX);
-    bench.writer.io.room = 3;
+    bench.pipe.room = 3;
     bench.deliver("one");
     bench.run();
     bench.deliver("two");
-    bench.writer.io.room = usize::MAX;
+    bench.pipe.room = usize::MAX;
     bench.writer.is_blocked = false;
     bench.run();
     let together = whole(|bench| {
@@ -305,35 +319,32 @@ async fn what_is_delivered_while_blocked_follows_the_begun_frame() {
     assert_eq!(bench.take_written(), together);
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_close_comes_behind_the_begun_frame_and_before_everything_else() {
+#[test]
+fn a_close_comes_behind_the_begun_frame_and_before_everything_else() {
     let first = whole(|bench| bench.deliver("one"));
     for room in 1..first.len() {
         let mut bench = Bench::new(usize::MAX);
-        bench.writer.io.room = room;
+        bench.pipe.room = room;
         bench.deliver("one");
         bench.deliver("two");
         bench.run();
         bench.close(Closing::Now(Close::OUTBOX_FULL));
-        let Some(Ending::Close(close)) = bench.run() else { panic!("no close") };
-        assert_eq!(close, frames::close(&Close::OUTBOX_FULL));
-        bench.writer.io.room = usize::MAX;
-        drop(bench.link.reader_guard());
-        let Bench { writer, written, .. } = bench;
-        writer.say_goodbye(close.clone()).await;
-        assert_eq!(*written.lock(), [&first[..], &close].concat());
+        let close = frames::close(&Close::OUTBOX_FULL);
+        assert_eq!(bench.run(), Some(Ending::Close(close.clone())));
+        bench.pipe.room = usize::MAX;
+        assert_eq!(bench.say_goodbye(Ending::Close(close.clone())), [&first[..], &close].concat());
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_blocked_socket_is_cut_at_once() {
+#[test]
+fn a_blocked_socket_is_cut_at_once() {
     let cut = |outbox: &SharedOutbox| drop(outbox.lock().close(Closing::Cut));
     let take_over = |outbox: &SharedOutbox| {
         outbox.lock().attach();
     };
     for let_go in [cut as fn(&SharedOutbox), take_over] {
         let mut bench = Bench::new(usize::MAX);
-        bench.writer.io.room = 3;
+        bench.pipe.room = 3;
         bench.deliver("one");
         assert_eq!(bench.run(), None);
         let_go(&bench.outbox);
@@ -342,8 +353,8 @@ async fn a_blocked_socket_is_cut_at_once() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn closing_after_flush_writes_what_waits_first() {
+#[test]
+fn closing_after_flush_writes_what_waits_first() {
     let mut bench = Bench::new(usize::MAX);
     bench.deliver("one");
     bench.reply(1);
@@ -360,8 +371,8 @@ async fn closing_after_flush_writes_what_waits_first() {
     assert_eq!(bench.take_written(), expected);
 }
 
-#[tokio::test(start_paused = true)]
-async fn the_clients_close_is_answered_once_the_reader_is_done() {
+#[test]
+fn the_clients_close_is_answered_once_the_reader_is_done() {
     for code in [None, Some(1000), Some(4000)] {
         let mut bench = Bench::new(usize::MAX);
         let guard = bench.link.reader_guard();
@@ -373,8 +384,8 @@ async fn the_clients_close_is_answered_once_the_reader_is_done() {
 }
 
 /// The session lets go of the socket before the reader has said that it is done.
-#[tokio::test(start_paused = true)]
-async fn the_clients_close_is_answered_also_when_the_session_is_quicker() {
+#[test]
+fn the_clients_close_is_answered_also_when_the_session_is_quicker() {
     let mut bench = Bench::new(usize::MAX);
     let _guard = bench.link.reader_guard();
     bench.link.peer_closed(PeerClose(Some(1000)));
@@ -383,15 +394,15 @@ async fn the_clients_close_is_answered_also_when_the_session_is_quicker() {
     assert_eq!(bench.run(), Some(Ending::Close(frames::close_echo(Some(1000)))));
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_reader_that_is_gone_ends_the_writer() {
+#[test]
+fn a_reader_that_is_gone_ends_the_writer() {
     let mut bench = Bench::new(usize::MAX);
     drop(bench.link.reader_guard());
     assert_eq!(bench.run(), Some(Ending::Cut));
 }
 
-#[tokio::test(start_paused = true)]
-async fn each_ping_is_answered_in_order() {
+#[test]
+fn each_ping_is_answered_in_order() {
     let mut bench = Bench::new(usize::MAX);
     for content in [&b"1"[..], b"2", b"3"] {
         bench.link.pong(content);
@@ -401,13 +412,12 @@ async fn each_ping_is_answered_in_order() {
     assert_eq!(frames_of(&bench.take_written())[..3], [b"\x8a\x011", b"\x8a\x012", b"\x8a\x013"]);
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_silent_client_is_pinged_and_then_cut() {
+#[test]
+fn a_silent_client_is_pinged_and_then_cut() {
     let mut bench = Bench::new(usize::MAX);
     for interval in 0..=SILENT_INTERVALS_MAX {
-        tokio::time::advance(Duration::from_secs(20)).await;
         bench.deliver("x");
-        let ending = bench.run();
+        let ending = bench.tick();
         if interval < SILENT_INTERVALS_MAX {
             assert_eq!(ending, None);
             assert!(bench.take_written().starts_with(b"\x89\x00"));
@@ -417,66 +427,64 @@ async fn a_silent_client_is_pinged_and_then_cut() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn any_byte_keeps_a_client_and_so_does_not_being_read() {
+#[test]
+fn any_byte_keeps_a_client_and_so_does_not_being_read() {
     let mut bench = Bench::new(usize::MAX);
     for interval in 0..20 {
-        tokio::time::advance(Duration::from_secs(20)).await;
         if interval < 10 {
             bench.link.heard();
         } else {
             bench.link.set_reading_paused(true);
         }
-        assert_eq!(bench.run(), None, "{interval}");
+        assert_eq!(bench.tick(), None, "{interval}");
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_client_that_neither_reads_nor_may_be_read_is_cut_and_one_that_reads_slowly_is_not() {
+#[test]
+fn a_client_that_neither_reads_nor_may_be_read_is_cut_and_one_that_reads_slowly_is_not() {
     let mut bench = Bench::new(1);
     bench.link.set_reading_paused(true);
-    bench.writer.io.room = 0;
+    bench.pipe.room = 0;
     bench.deliver(&"x".repeat(100));
     for _ in 0..10 {
-        bench.writer.io.room = 1;
-        tokio::time::advance(Duration::from_secs(20)).await;
-        assert_eq!(bench.run(), None);
+        bench.pipe.room = 1;
+        assert_eq!(bench.tick(), None);
     }
     let mut ending = None;
     for _ in 0..=SILENT_INTERVALS_MAX {
-        tokio::time::advance(Duration::from_secs(20)).await;
-        ending = bench.run();
+        ending = bench.tick();
     }
     assert_eq!(ending, Some(Ending::Cut));
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_client_that_never_closes_is_left_after_a_while() {
-    let bench = Bench::new(usize::MAX);
-    let _guard = bench.link.reader_guard();
-    let begin = Instant::now();
-    bench.writer.say_goodbye(frames::close(&Close::NORMAL)).await;
-    assert_eq!(begin.elapsed(), CLOSE_WAIT);
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_reader_learns_that_the_writer_is_gone() {
-    let link = Link::new();
-    let guard = link.writer_guard();
-    let mut waiting = pin!(link.unless_cut(std::future::pending::<()>()));
-    assert!(waiting.as_mut().now_or_never().is_none());
+#[test]
+fn a_goodbye_that_the_connection_does_not_take_goes_on_and_waits_for_the_client_to_close() {
+    let mut bench = Bench::new(1);
+    let guard = bench.link.reader_guard();
+    bench.close(Closing::Now(Close::NORMAL));
+    let ending = bench.run().unwrap();
+    let Bench { writer, mut pipe, link, .. } = bench;
+    let mut goodbye = writer.end(ending).unwrap();
+    assert!(matches!(link.gateway_end(), Some(GatewayEnd::Closed(_))));
+    let mut context = Context::from_waker(Waker::noop());
+    for room in [3, 1] {
+        assert!(!pipe.is_shut);
+        pipe.room = room;
+        assert!(goodbye.poll(&mut pipe, &mut context).is_pending());
+    }
+    assert!(pipe.is_shut);
+    assert_eq!(pipe.written, frames::close(&Close::NORMAL));
     drop(guard);
-    assert_eq!(waiting.await, None);
-    assert_eq!(link.unless_cut(async { 1 }).await, None);
+    assert!(goodbye.poll(&mut pipe, &mut context).is_ready());
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_write_takes_so_many_bytes_and_one_message_more_at_its_end() {
+#[test]
+fn a_write_takes_so_many_bytes_and_one_message_more_at_its_end() {
     const MESSAGE_BYTES: usize = 30_000;
     let mut bench = Bench::new(usize::MAX);
     (0..40).for_each(|_| bench.deliver(&"x".repeat(MESSAGE_BYTES)));
     assert_eq!(bench.run(), None);
-    let offered = &bench.writer.io.offered;
+    let offered = &bench.pipe.offered;
     let (_, full) = offered.split_last().unwrap();
     assert!(full.len() >= 3, "{offered:?}");
     for bytes in full {
@@ -484,30 +492,28 @@ async fn a_write_takes_so_many_bytes_and_one_message_more_at_its_end() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_scratch_buffer_is_kept_unless_one_huge_message_has_grown_it() {
-    let capacity = || SCRATCH.with_borrow(|scratch| scratch.out.capacity());
+#[test]
+fn a_scratch_buffer_is_kept_unless_one_huge_message_has_grown_it() {
     for (bytes, is_kept) in [(SCRATCH_BYTES_MAX / 2, true), (SCRATCH_BYTES_MAX + 1, false)] {
-        SCRATCH.take();
         let mut bench = Bench::new(usize::MAX);
         bench.deliver(&"x".repeat(bytes));
         assert_eq!(bench.run(), None);
-        assert_eq!(capacity() >= bytes, is_kept, "{bytes} bytes: {}", capacity());
-        assert!(capacity() <= SCRATCH_BYTES_MAX);
+        let capacity = bench.scratch.out.capacity();
+        assert_eq!(capacity >= bytes, is_kept, "{bytes} bytes: {capacity}");
+        assert!(capacity <= SCRATCH_BYTES_MAX);
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn after_so_many_writes_other_tasks_get_their_turn() {
+#[test]
+fn after_so_many_writes_other_tasks_get_their_turn() {
     for (writes, is_interrupted) in [(WRITES_PER_TURN_MAX - 1, false), (WRITES_PER_TURN_MAX + 1, true)] {
         let frame_bytes = whole(|bench| bench.deliver(&"x".repeat(1000))).len();
         let mut bench = Bench::new(frame_bytes.div_ceil(writes));
         bench.deliver(&"x".repeat(1000));
         let wakes = Arc::new(Wakes::default());
         let waker = Waker::from(Arc::clone(&wakes));
-        let polled = bench.writer.poll_ending(bench.tick.as_mut(), &mut Context::from_waker(&waker));
-        assert!(polled.is_pending());
-        assert_eq!(bench.writer.io.offered.len(), writes.min(WRITES_PER_TURN_MAX));
+        assert!(bench.poll(&waker).is_pending());
+        assert_eq!(bench.pipe.offered.len(), writes.min(WRITES_PER_TURN_MAX));
         assert_eq!(wakes.0.load(Ordering::Relaxed) > 0, is_interrupted, "it goes on by itself");
     }
 }

@@ -1,25 +1,38 @@
 //! What a socket's reader and writer tell each other.
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 
-use super::ends::{GatewayEnd, PeerClose};
 use super::frames::Pongs;
 
-/// The state shared by the two tasks of one socket.
-#[derive(Clone)]
-pub(super) struct Link(Arc<State>);
+/// That the client has sent a close frame, and the code in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerClose(pub Option<u16>);
+
+/// How the gateway's own side has ended a socket.
+#[derive(Debug, Clone)]
+pub enum GatewayEnd {
+    /// With this close frame.
+    Closed(Bytes),
+    /// Nothing was heard from the client for long.
+    Silent,
+    /// Its session has let go of it.
+    LetGo,
+}
+
+/// The state shared by the reader and the writer of one socket.
+#[derive(Debug, Clone)]
+pub struct Link(Arc<State>);
 
 /// A link that keeps nothing alive.
-#[derive(Clone)]
-pub(super) struct WeakLink(Weak<State>);
+#[derive(Debug, Clone)]
+pub struct WeakLink(Weak<State>);
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct State {
     /// Set by the reader whenever bytes arrive; taken by the writer at each ping.
     is_heard: AtomicBool,
@@ -35,7 +48,7 @@ struct State {
     news: Mutex<News>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct News {
     pongs: Pongs,
     /// The client's close frame, with its code.
@@ -48,7 +61,9 @@ struct News {
 }
 
 impl Link {
-    pub(super) fn new() -> Self {
+    /// That of a socket that has just been attached.
+    #[expect(clippy::new_without_default, reason = "it is not an empty one")]
+    pub fn new() -> Self {
         // The upgrade itself was a sign of life.
         let state = State { is_heard: AtomicBool::new(true), ..State::default() };
         Self(Arc::new(state))
@@ -56,12 +71,13 @@ impl Link {
 
     // For whoever looks after memory.
 
-    pub(super) fn downgrade(&self) -> WeakLink {
+    /// A link that keeps nothing alive.
+    pub fn downgrade(&self) -> WeakLink {
         WeakLink(Arc::downgrade(&self.0))
     }
 
     /// Has the reader give up the message that has come in part, and the socket with it.
-    pub(super) fn give_up(&self) {
+    pub fn give_up(&self) {
         let mut news = self.0.news.lock();
         self.0.is_giving_up.store(true, Ordering::Release);
         wake(&mut news.reader);
@@ -70,17 +86,17 @@ impl Link {
     // For the reader.
 
     /// Bytes have arrived.
-    pub(super) fn heard(&self) {
+    pub fn heard(&self) {
         self.0.is_heard.store(true, Ordering::Relaxed);
     }
 
     /// Reading stops for now, or goes on.
-    pub(super) fn set_reading_paused(&self, is_paused: bool) {
+    pub fn set_reading_paused(&self, is_paused: bool) {
         self.0.is_reading_paused.store(is_paused, Ordering::Relaxed);
     }
 
     /// Has a ping answered.
-    pub(super) fn pong(&self, content: &[u8]) {
+    pub fn pong(&self, content: &[u8]) {
         let mut news = self.0.news.lock();
         news.pongs.push(content);
         self.0.has_news.store(true, Ordering::Release);
@@ -88,80 +104,67 @@ impl Link {
     }
 
     /// Notes the client's close. It is answered once the reader is done.
-    pub(super) fn peer_closed(&self, close: PeerClose) {
+    pub fn peer_closed(&self, close: PeerClose) {
         self.0.news.lock().peer_close = Some(close);
     }
 
     /// How the gateway has begun to end the socket, if it has.
-    pub(super) fn gateway_end(&self) -> Option<GatewayEnd> {
+    pub fn gateway_end(&self) -> Option<GatewayEnd> {
         self.0.news.lock().gateway_end.clone()
     }
 
-    /// Waits for something, but not longer than the writer is there, nor beyond an order to give up.
-    pub(super) async fn unless_cut<T>(&self, future: impl Future<Output = T>) -> Option<T> {
-        let mut future = pin!(future);
-        poll_fn(|context| {
-            if self.is_over() {
-                return Poll::Ready(None);
-            }
-            if let Poll::Ready(output) = future.as_mut().poll(context) {
-                return Poll::Ready(Some(output));
-            }
-            self.poll_cut(context).map(|()| None)
-        })
-        .await
-    }
-
-    fn poll_cut(&self, context: &mut Context<'_>) -> Poll<()> {
+    /// Ready when the writer is gone, or the reader is ordered to give up. The task is woken for both.
+    pub fn poll_over(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut news = self.0.news.lock();
         register(&mut news.reader, context);
         // Set under the lock, so this look can't miss it.
         if self.is_over() { Poll::Ready(()) } else { Poll::Pending }
     }
 
-    fn is_over(&self) -> bool {
+    /// Whether [`Link::poll_over`] is ready, at a glance.
+    pub fn is_over(&self) -> bool {
         self.0.is_cut.load(Ordering::Acquire) || self.0.is_giving_up.load(Ordering::Acquire)
     }
 
     /// Whether the reader was ordered to give up; the order is followed once.
-    pub(super) fn take_giving_up(&self) -> bool {
+    pub fn take_giving_up(&self) -> bool {
         self.0.is_giving_up.swap(false, Ordering::AcqRel)
     }
 
     /// A guard that tells the writer when the reader is gone, however it ends.
-    pub(super) fn reader_guard(&self) -> ReaderGuard {
+    pub fn reader_guard(&self) -> ReaderGuard {
         ReaderGuard(self.clone())
     }
 
     // For the writer.
 
     /// Whether the client has given a sign of life since the last look.
-    pub(super) fn take_heard(&self) -> bool {
+    pub fn take_heard(&self) -> bool {
         self.0.is_heard.swap(false, Ordering::Relaxed)
     }
 
     /// Whether the reader may not read now.
-    pub(super) fn is_reading_paused(&self) -> bool {
+    pub fn is_reading_paused(&self) -> bool {
         self.0.is_reading_paused.load(Ordering::Relaxed)
     }
 
     /// Notes how the gateway ends the socket, for whoever tells of its end.
-    pub(super) fn gateway_ends(&self, end: GatewayEnd) {
+    pub fn gateway_ends(&self, end: GatewayEnd) {
         self.0.news.lock().gateway_end = Some(end);
     }
 
     /// The client's close, as soon as it has been noted.
-    pub(super) fn peer_close(&self) -> Option<PeerClose> {
+    pub fn peer_close(&self) -> Option<PeerClose> {
         self.0.news.lock().peer_close
     }
 
     /// Whether [`Link::poll_reader`] has something to tell.
-    pub(super) fn has_news(&self) -> bool {
+    pub fn has_news(&self) -> bool {
         self.0.has_news.load(Ordering::Acquire)
     }
 
     /// Takes the pongs that are due; ready when the reader is done. The task is woken for both.
-    pub(super) fn poll_reader(&self, context: &mut Context<'_>, pongs: &mut Pongs) -> Poll<()> {
+    pub fn poll_reader(&self, context: &mut Context<'_>, pongs: &mut Pongs) -> Poll<()> {
         let mut news = self.0.news.lock();
         register(&mut news.writer, context);
         pongs.append(&mut news.pongs);
@@ -170,13 +173,14 @@ impl Link {
     }
 
     /// A guard that tells the reader when the writer is gone, however it ends.
-    pub(super) fn writer_guard(&self) -> WriterGuard {
+    pub fn writer_guard(&self) -> WriterGuard {
         WriterGuard(self.clone())
     }
 }
 
 /// Held by the reader while it runs.
-pub(super) struct ReaderGuard(Link);
+#[derive(Debug)]
+pub struct ReaderGuard(Link);
 
 impl Drop for ReaderGuard {
     fn drop(&mut self) {
@@ -188,7 +192,8 @@ impl Drop for ReaderGuard {
 }
 
 /// Held by the writer while it runs.
-pub(super) struct WriterGuard(Link);
+#[derive(Debug)]
+pub struct WriterGuard(Link);
 
 impl Drop for WriterGuard {
     fn drop(&mut self) {
@@ -199,7 +204,8 @@ impl Drop for WriterGuard {
 }
 
 impl WeakLink {
-    pub(super) fn upgrade(&self) -> Option<Link> {
+    /// The link, if anybody else still has it.
+    pub fn upgrade(&self) -> Option<Link> {
         self.0.upgrade().map(Link)
     }
 }
