@@ -29,7 +29,13 @@ pub(super) struct Boundary {
     largest_frame_bytes: u32,
     /// Whole frames of the message that has not ended, in bytes.
     fragments_bytes: u32,
+    /// Whether a large message has been read since the frame reader was made.
+    has_read_large: bool,
 }
+
+/// The frame reader keeps the buffer of its largest frame. After a message above this size it is made anew as soon as
+/// nothing is left in it, so that an idle socket is small again.
+const KEPT_MESSAGE_BYTES_MAX: usize = 16 * 1024;
 
 /// The frame reader puts fragments together in a text that doubles as it grows.
 const GROWTH: usize = 2;
@@ -133,13 +139,24 @@ impl Boundary {
         buffer_bytes + GROWTH * self.fragments_bytes as usize
     }
 
+    /// To be told of each message that the frame reader gives, with its size in bytes.
+    pub(super) fn note_message(&mut self, bytes: usize) {
+        self.has_read_large |= bytes > KEPT_MESSAGE_BYTES_MAX;
+    }
+
+    /// Whether the frame reader is to be made anew: it has grown, and nothing is left in it.
+    pub(super) fn is_end_of_large(&self) -> bool {
+        self.has_read_large && self.is_at_end()
+    }
+
     /// To be told when the frame reader has been made anew.
     pub(super) fn forget_buffer(&mut self) {
         self.largest_frame_bytes = 0;
+        self.has_read_large = false;
     }
 
     /// Whether all that has come is whole messages.
-    pub(super) fn is_at_end(&self) -> bool {
+    fn is_at_end(&self) -> bool {
         matches!(self.part, Part::First) && !self.is_in_message
     }
 }

@@ -21,10 +21,6 @@ use super::inbound::{Inbound, drain, frame_reader};
 use super::{Name, Settings, unless_cut};
 use crate::engine;
 
-/// The frame reader keeps the buffer of its largest frame. After a message above this size it is made anew as soon as
-/// nothing is left in it, so that an idle socket is small again.
-const KEPT_MESSAGE_BYTES_MAX: usize = 16 * 1024;
-
 /// Reads frames, and hands the requests that the driver makes of each read to the engine.
 pub(super) struct Reader<R> {
     io: R,
@@ -37,8 +33,6 @@ pub(super) struct Reader<R> {
     boundary: Boundary,
     /// Counted, while there is enough of it.
     half_message: Option<Box<HalfMessage>>,
-    /// Whether it has read a large message.
-    has_read_large: bool,
 }
 
 impl<R: AsyncRead + Unpin> Reader<R> {
@@ -61,7 +55,6 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             driver: SocketReader { encoding: settings.encoding, publishes_to: settings.publishes_to },
             boundary: Boundary::default(),
             half_message: None,
-            has_read_large: false,
         }
     }
 
@@ -125,7 +118,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         while batch.end.is_none() {
             match self.websocket.read() {
                 Ok(message) => {
-                    self.has_read_large |= message.len() > KEPT_MESSAGE_BYTES_MAX;
+                    self.boundary.note_message(message.len());
                     self.take(message, &mut batch);
                 }
                 Err(Error::Io(error)) if error.kind() == ErrorKind::WouldBlock => break,
@@ -134,10 +127,9 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
         self.websocket.get_mut().clear();
         self.count_half_message();
-        if self.has_read_large && batch.end.is_none() && self.boundary.is_at_end() {
+        if batch.end.is_none() && self.boundary.is_end_of_large() {
             let config = *self.websocket.get_config();
             self.websocket = WebSocket::from_raw_socket(Inbound::new(&[]), Role::Server, Some(config));
-            self.has_read_large = false;
             self.boundary.forget_buffer();
         }
         batch

@@ -65,10 +65,15 @@ impl<W: AsyncWrite + Unpin> Writer<W> {
             let _guard = self.driver.link().writer_guard();
             let mut tick = pin!(tokio::time::sleep(self.ping_interval));
             let ending = poll_fn(|context| self.poll_ending(tick.as_mut(), context)).await;
-            if let Some(goodbye) = self.driver.end(ending) {
-                Box::pin(say_goodbye(goodbye, self.io)).await;
+            if let Some(goodbye) = self.end(ending) {
+                goodbye.await;
             }
         }
+    }
+
+    /// What is left to do. Boxed, since every socket's task would have to be larger for it.
+    fn end(self, ending: Ending) -> Option<Pin<Box<impl Future<Output = ()>>>> {
+        self.driver.end(ending).map(|goodbye| Box::pin(say_goodbye(goodbye, self.io)))
     }
 
     fn poll_ending(&mut self, mut tick: Pin<&mut Sleep>, context: &mut Context<'_>) -> Poll<Ending> {

@@ -1,19 +1,18 @@
-//! The gateway's end of a socket: the upgrade, and how it lets go. Here and in `socket.rs` it uses the calls of the core
-//! that the real edge uses, and no others.
+//! The gateway's end of a socket: the upgrade, and how it lets go.
 
 use std::task::Waker;
 
+use oncewire_protocol::driver::socket::frames;
 use oncewire_protocol::hub::{
     Attachment, Input, NewSession, OpenError, OpenId, Opening, Resuming, SessionKey, SocketEnd,
 };
 use oncewire_protocol::session::Closing;
-use oncewire_protocol::wire::{Close, CloseCode, ConnectionId, ReconnectionToken, Subprotocol};
+use oncewire_protocol::wire::{Close, ConnectionId, ReconnectionToken};
 
 use crate::coverage::Path;
 use crate::network::{Answer, Upgrade};
-use crate::pipe::close_frame;
 use crate::socket::Serving;
-use crate::world::{Event, Task, World};
+use crate::world::{Event, World};
 
 /// Where the gateway stands.
 pub enum GatewayEnd {
@@ -100,7 +99,7 @@ impl World {
     /// A recovery that can never succeed: 101, then 1008.
     fn refuse(&mut self, conn: u64) {
         self.answer(conn, Answer::Switched);
-        self.close_with(conn, Close::RECOVERY_REFUSED);
+        self.gateway_writes(conn, &frames::close(&Close::RECOVERY_REFUSED));
         self.gateway_leaves(conn);
     }
 
@@ -118,7 +117,7 @@ impl World {
                 if attachment.outbox.lock().messages() > bound {
                     self.note(Path::RestoredOverBound);
                 }
-                self.serve(conn, shard, attachment);
+                self.begin_to_serve(conn, shard, attachment);
             }
             Ok(Attachment { session, outbox }) => {
                 // The socket went away while its session was being opened.
@@ -138,11 +137,10 @@ impl World {
         }
     }
 
-    fn serve(&mut self, conn: u64, shard: usize, attachment: Attachment) {
-        let (reader, writer) = (self.waker(conn, Task::Reader), self.waker(conn, Task::Writer));
-        let Some(state) = self.conns.get_mut(&conn) else { return };
+    fn begin_to_serve(&mut self, conn: u64, shard: usize, attachment: Attachment) {
+        let Some(state) = self.conns.get(&conn) else { return };
         let hub = &self.hubs[state.hub];
-        let (connection_id, subprotocol, publishes_to) = match &state.upgrade {
+        let name = match &state.upgrade {
             Upgrade::Open { subprotocol, publishes_to, .. } => {
                 let connection_id = ConnectionId::new(&session_name(hub.name, conn));
                 (connection_id, *subprotocol, publishes_to.clone())
@@ -151,12 +149,8 @@ impl World {
                 (ConnectionId::new(connection_id), *subprotocol, None)
             }
         };
-        let mut serving = Serving::new(attachment, connection_id, shard, subprotocol, reader, writer);
-        serving.publishes_to = publishes_to;
-        state.gateway = GatewayEnd::Serving(Box::new(serving));
+        self.serve(conn, shard, attachment, name);
         self.answer(conn, Answer::Switched);
-        self.schedule_read(conn);
-        self.schedule_write(conn);
     }
 
     /// The session that a socket is attached to, if any socket is.
@@ -169,39 +163,13 @@ impl World {
         })
     }
 
-    pub(crate) fn close_with(&mut self, conn: u64, close: Close) {
-        match close {
-            Close { code: CloseCode::InvalidMessage, .. } => self.note(Path::Garbage),
-            Close { code: CloseCode::WrongFrameType, .. } => self.note(Path::WrongFrame),
-            Close::RAW_SEND_FORBIDDEN => self.note(Path::RawForbidden),
-            Close { code: CloseCode::InternalError, .. } => {
-                self.note(match self.conns.get(&conn).map(|state| &state.upgrade) {
-                    Some(Upgrade::Open { publishes_to: Some(_), .. }) => Path::RawNotStored,
-                    Some(Upgrade::Open { subprotocol: Subprotocol::Raw, .. }) => Path::RawEventFailed,
-                    _ => Path::ClosedOnEventFailure,
-                })
-            }
-            _ => {}
-        }
-        // A frame that does not fit is cut off by the drop that follows.
-        self.gateway_writes(conn, &close_frame(Some(close.code as u16)));
-    }
-
     /// The gateway finds a socket dead.
     pub(crate) fn gateway_notices(&mut self, conn: u64) {
-        self.gateway_drops(conn);
-    }
-
-    /// The gateway drops a socket and says so to its shard.
-    pub(crate) fn gateway_drops(&mut self, conn: u64) {
-        let Some(state) = self.conns.get_mut(&conn) else { return };
-        let hub = state.hub;
-        if let GatewayEnd::Serving(serving) = &state.gateway {
-            let Attachment { session, outbox } = serving.attachment.clone();
-            let shard = serving.shard();
-            self.send(hub, shard, Input::SocketClosed { session, end: SocketEnd::Lost }, Some(outbox));
+        match self.conns.get(&conn).map(|state| &state.gateway) {
+            Some(GatewayEnd::Serving(_)) => self.break_socket(conn),
+            Some(_) => self.gateway_leaves(conn),
+            None => {}
         }
-        self.gateway_leaves(conn);
     }
 
     /// The gateway's end is gone; what it has written may still arrive.

@@ -117,19 +117,38 @@ pub struct RawFrame {
     pub payload: Bytes,
 }
 
+/// The header of the frame at the front and its payload, in bytes.
+fn frame_lengths(bytes: &[u8]) -> Option<(usize, usize)> {
+    Some(match *bytes.get(1)? {
+        126 => (4, usize::from(u16::from_be_bytes(*bytes.get(2..4)?.first_chunk()?))),
+        127 => (10, u64::from_be_bytes(*bytes.get(2..10)?.first_chunk()?) as usize),
+        short => (2, usize::from(short)),
+    })
+}
+
 /// Takes a whole frame off the front, if it is there.
 pub fn take_frame(buffer: &mut BytesMut) -> Option<RawFrame> {
     let first = *buffer.first()?;
-    let (header, length) = match *buffer.get(1)? {
-        126 => (4, usize::from(u16::from_be_bytes(*buffer.get(2..4)?.first_chunk()?))),
-        127 => (10, u64::from_be_bytes(*buffer.get(2..10)?.first_chunk()?) as usize),
-        short => (2, usize::from(short)),
-    };
+    let (header, length) = frame_lengths(buffer)?;
     if buffer.len() < header + length {
         return None;
     }
     buffer.advance(header);
     Some(RawFrame { opcode: first & 0x0F, payload: buffer.split_to(length).freeze() })
+}
+
+/// How long the message at the front is, with all its frames, or as much of it as there is.
+pub fn message_bytes(bytes: &[u8]) -> usize {
+    const FINAL: u8 = 0x80;
+    let mut end = 0;
+    while let Some(first) = bytes.get(end) {
+        let lengths = frame_lengths(&bytes[end..]);
+        end = lengths.map_or(bytes.len(), |(header, length)| bytes.len().min(end + header + length));
+        if first & FINAL != 0 {
+            break;
+        }
+    }
+    end
 }
 
 /// A whole frame.

@@ -58,6 +58,8 @@ pub enum Event {
     Read { conn: u64 },
     /// The gateway's writer of a socket looks for something to write.
     Write { conn: u64 },
+    /// A client that has not closed after the gateway has had its time for that.
+    GoodbyeOver { conn: u64 },
     /// The gateway finds out that a socket is dead.
     GatewayNotices { conn: u64 },
     /// The client finds out that a socket is dead.
@@ -257,6 +259,7 @@ impl World {
             Event::Arrive { conn, is_up } => self.arrive(conn, is_up),
             Event::Read { conn } => self.run_reader(conn),
             Event::Write { conn } => self.run_writer(conn),
+            Event::GoodbyeOver { conn } => self.goodbye_over(conn),
             Event::GatewayNotices { conn } => self.gateway_notices(conn),
             Event::ClientNotices { conn } => self.client_sees_end(conn, None),
             Event::ActorTimer { actor } => self.with_actor(actor, |actor, world| actor.timer(world)),
