@@ -51,12 +51,10 @@ impl Socket {
         &self.clock
     }
 
-    /// Hands requests to the shard, in order; they count against the socket's bounds until they are settled.
-    pub async fn submit(&self, requests: Vec<Request>) {
-        let input = submit(&self.attachment, requests);
-        if let Some(sending) = self.send(Command::Input(input)) {
-            sending.await;
-        }
+    /// Hands requests to the shard, in order; they count against the socket's bounds until they are settled. Returns what is
+    /// left to wait for, if anything.
+    pub fn submit(&self, requests: Vec<Request>) -> Option<BoxFuture<'_, ()>> {
+        self.send(Command::Input(submit(&self.attachment, requests)))
     }
 
     /// Returns when so little is pending that the socket may be read on.

@@ -173,7 +173,9 @@ fn publish(text: &'static str, ack_id: u64) -> Upstream {
 }
 
 async fn submit(socket: &Socket, message: Upstream) {
-    socket.submit(vec![Request { message, bytes: 100 }]).await;
+    if let Some(submitting) = socket.submit(vec![Request { message, bytes: 100 }]) {
+        submitting.await;
+    }
 }
 
 /// The next frames that the socket's writer would write.

@@ -156,7 +156,7 @@ impl Boundary {
     }
 
     /// Whether all that has come is whole messages.
-    fn is_at_end(&self) -> bool {
+    pub(super) fn is_at_end(&self) -> bool {
         matches!(self.part, Part::First) && !self.is_in_message
     }
 }

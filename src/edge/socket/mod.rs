@@ -16,7 +16,7 @@ mod writer;
 
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -170,19 +170,21 @@ async fn refuse_recovery_on(mut stream: impl AsyncRead + AsyncWrite + Unpin) {
     let _ = timeout(CLOSE_WAIT, goodbye).await;
 }
 
-/// Waits for something, but not longer than the writer is there, nor beyond an order to give up.
-async fn unless_cut<T>(link: &Link, future: impl Future<Output = T>) -> Option<T> {
-    let mut future = pin!(future);
-    poll_fn(|context| {
+/// Waits for something, but not longer than the writer is there, nor beyond an order to give up. No async fn, which has room
+/// for its arguments twice, in each task.
+fn unless_cut<T>(
+    link: &Link,
+    mut future: impl Future<Output = T> + Unpin,
+) -> impl Future<Output = Option<T>> {
+    poll_fn(move |context| {
         if link.is_over() {
             return Poll::Ready(None);
         }
-        if let Poll::Ready(output) = future.as_mut().poll(context) {
+        if let Poll::Ready(output) = Pin::new(&mut future).poll(context) {
             return Poll::Ready(Some(output));
         }
         link.poll_over(context).map(|()| None)
     })
-    .await
 }
 
 #[cfg(test)]
@@ -202,11 +204,11 @@ mod tests {
     async fn the_reader_learns_that_the_writer_is_gone() {
         let link = Link::new();
         let guard = link.writer_guard();
-        let mut waiting = pin!(unless_cut(&link, std::future::pending::<()>()));
-        assert!(waiting.as_mut().now_or_never().is_none());
+        let mut waiting = unless_cut(&link, std::future::pending::<()>());
+        assert!((&mut waiting).now_or_never().is_none());
         drop(guard);
         assert_eq!(waiting.await, None);
-        assert_eq!(unless_cut(&link, async { 1 }).await, None);
+        assert_eq!(unless_cut(&link, std::future::ready(1)).await, None);
     }
 
     /// Every idle session pays for these; a variable more that lives across an `await` shows here.

@@ -72,8 +72,10 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     async fn read(&mut self) -> End {
         let mut batch = self.take_frames();
         loop {
-            if !batch.requests.is_empty() {
-                self.socket.submit(batch.requests).await;
+            if !batch.requests.is_empty()
+                && let Some(submitting) = self.socket.submit(batch.requests)
+            {
+                submitting.await;
             }
             if let Some(end) = batch.end {
                 return end;
@@ -202,10 +204,10 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             Telling::Now => self.socket.close(end).await,
             Telling::BeforeTheRest => {
                 self.socket.close(end).await;
-                unless_cut(&self.link, drain(&mut self.io)).await;
+                unless_cut(&self.link, pin!(drain(&mut self.io))).await;
             }
             Telling::BehindTheRest => {
-                unless_cut(&self.link, drain(&mut self.io)).await;
+                unless_cut(&self.link, pin!(drain(&mut self.io))).await;
                 self.socket.close(end).await;
             }
         }
