@@ -1,6 +1,6 @@
 //! One attached socket, as the edge holds it.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::sync::Arc;
 use std::task::Poll;
 
@@ -51,10 +51,15 @@ impl Socket {
         &self.clock
     }
 
-    /// Hands requests to the shard, in order; they count against the socket's bounds until they are settled. Returns what is
-    /// left to wait for, if anything.
-    pub fn submit(&self, requests: Vec<Request>) -> Option<BoxFuture<'_, ()>> {
-        self.send(Command::Input(submit(&self.attachment, requests)))
+    /// Hands requests to the shard, in order; they count against the socket's bounds until they are settled.
+    pub fn submit(&self, requests: Vec<Request>) -> impl Future<Output = ()> {
+        // Sent at once: the future has no room for the requests.
+        let sending = self.send(Command::Input(submit(&self.attachment, requests)));
+        async move {
+            if let Some(sending) = sending {
+                sending.await;
+            }
+        }
     }
 
     /// Returns when so little is pending that the socket may be read on.

@@ -173,9 +173,7 @@ fn publish(text: &'static str, ack_id: u64) -> Upstream {
 }
 
 async fn submit(socket: &Socket, message: Upstream) {
-    if let Some(submitting) = socket.submit(vec![Request { message, bytes: 100 }]) {
-        submitting.await;
-    }
+    socket.submit(vec![Request { message, bytes: 100 }]).await;
 }
 
 /// The next frames that the socket's writer would write.

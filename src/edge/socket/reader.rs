@@ -72,10 +72,8 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     async fn read(&mut self) -> End {
         let mut batch = self.take_frames();
         loop {
-            if !batch.requests.is_empty()
-                && let Some(submitting) = self.socket.submit(batch.requests)
-            {
-                submitting.await;
+            if !batch.requests.is_empty() {
+                self.socket.submit(batch.requests).await;
             }
             if let Some(end) = batch.end {
                 return end;
