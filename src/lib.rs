@@ -9,7 +9,7 @@
 //! | room | knows | does not know |
 //! |---|---|---|
 //! | [`edge`] | upgrade, sockets, pings, writing what a session has pending | store, groups, other sockets |
-//! | [`engine`] | inputs in, outputs out; who owns what | WebSocket frames, HTTP types, file formats |
+//! | [`engine`] | tasks and channels around shards; who owns what | WebSocket frames, HTTP types, file formats |
 //! | [`store`] | append, tail, trim, checkpoint, durability | sessions, groups, JSON, sockets |
 //! | [`demo`] | the demo page, who may use it, what its buttons do | sessions, stores, how a fault is made on a socket |
 //! | [`rest`] | the data-plane REST API: its HTTP shapes and error table | shards' insides, sockets |

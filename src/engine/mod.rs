@@ -1,6 +1,8 @@
 //! Drives hub shards: appends what they propose, feeds them what the log brings, fires their timers, wakes writers.
 //!
-//! One task owns one shard (`shard.rs`); everybody else talks to it through its inbox. The only other state that is
+//! One task owns one shard (`shard.rs`); what happens in it in which order is up to the protocol crate's
+//! [`ShardDriver`](oncewire_protocol::driver::ShardDriver), and the task moves bytes and time. Everybody else talks to it
+//! through its inbox. The only other state that is
 //! shared is each session's outbox, which its socket's writer pulls from. `hubs.rs` knows which hubs there are, and starts,
 //! closes and removes them.
 //!

@@ -265,3 +265,7 @@ impl ShardDriver {
         self.shard.is_idle() && self.appends == 0 && !self.is_writing && !self.has_more
     }
 }
+
+#[cfg(test)]
+#[path = "shard_tests.rs"]
+mod tests;

@@ -1,5 +1,8 @@
 //! One socket: a task that reads and a task that writes, joined by a small shared state.
 //!
+//! What they do is up to the protocol crate's [driver](oncewire_protocol::driver::socket); here are the connection, its
+//! frames, timers and what they hold of memory.
+//!
 //! Two tasks, since a writer that is woken must not look at the read side, and the other way round. Both are kept
 //! small: an idle session costs a read buffer, two tasks, and what the engine keeps of it.
 

@@ -1,6 +1,7 @@
 //! The simulation: a whole faulty world around the protocol crate, in plain calls.
 //!
-//! A world has a gateway (hub shards behind an edge and over a log with a durable prefix), a network that loses, stalls
+//! A world has a gateway (hub shards behind sockets and over a log with a durable prefix, driven by the same calls as in the
+//! real one), a network that loses, stalls
 //! and cuts, honest clients in the habits of the official ones and a malicious one. It knows no threads, no async and no
 //! clock: one generator draws everything from a seed, so the same seed is the same world, and a failure is repeated by
 //! one line.
@@ -21,11 +22,11 @@
 //! | `faults.rs` | faults strike |
 //! | `heal.rs` | the second half: settling |
 //! | `log.rs` | a log in a vector |
-//! | `process.rs` | the gateway's process: shards, their inboxes and timers |
+//! | `process.rs` | the gateway's process: shards, their inboxes and their turns |
 //! | `appends.rs` | what becomes of appends, and the way back from the log |
 //! | `clocks.rs` | the gateway's clocks, and what is promised in terms of time |
 //! | `checkpoints.rs` | rounds of checkpoints, and going on from what is stored |
-//! | `edge.rs`, `socket.rs` | the gateway's end of a socket: upgrade; reader and writer |
+//! | `edge.rs`, `socket.rs` | the gateway's end of a socket: upgrade; when its reader and its writer run |
 //! | `network.rs`, `pipe.rs` | sockets, and the client's end of them |
 //! | `actor.rs`, `honest.rs`, `malicious.rs`, `raw.rs` | clients |
 //! | `application.rs` | the application, which asks through the gateway's REST API |
