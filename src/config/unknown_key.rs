@@ -53,11 +53,7 @@ pub(super) fn advice(unknown: &str, message: &str) -> Option<String> {
         return Some((*why).to_owned());
     }
     let is_longer = |key: &&&str| key.strip_prefix(&*ours).is_some_and(|rest| rest.starts_with('_'));
-    let longer: Vec<_> = known.iter().filter(is_longer).collect();
-    let nearest = match longer[..] {
-        [only] => Some(*only),
-        _ => nearest(&ours, &known),
-    };
+    let nearest = nearest(&ours, &known).or_else(|| known.iter().find(is_longer).copied());
     nearest.map(|nearest| format!("did you mean {nearest}?"))
 }
 

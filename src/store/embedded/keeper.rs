@@ -76,10 +76,8 @@ pub(super) fn run(
     let keeper = Keeper { queue, meta };
     loop {
         let order = match orders.recv_timeout(rest) {
-            Err(RecvTimeoutError::Timeout) => {
-                keeper.shrink();
-                orders.recv().ok()
-            }
+            Err(RecvTimeoutError::Timeout) if keeper.shrink() => orders.recv().ok(),
+            Err(RecvTimeoutError::Timeout) => continue,
             order => order.ok(),
         };
         match order {
@@ -110,12 +108,17 @@ impl Keeper<'_> {
         self.settled(self.queue.check_not_failed().and_then(|()| self.meta.begin_epoch()))
     }
 
-    fn shrink(&self) {
-        if self.queue.check_not_failed().is_ok()
-            && let Err(error) = self.settled(self.meta.shrink_at_rest())
-        {
+    /// Gives room back; false if somebody reads meanwhile, and it has to be tried again.
+    fn shrink(&self) -> bool {
+        if self.queue.check_not_failed().is_err() {
+            return true;
+        }
+        let shrunk = self.meta.shrink_at_rest();
+        let is_done = *shrunk.as_ref().unwrap_or(&true);
+        if let Err(error) = self.settled(shrunk.map(drop)) {
             tracing::warn!(%error, "room that checkpoints do not need could not be given back");
         }
+        is_done
     }
 
     /// After a failure that leaves nothing certain the log takes nothing more.

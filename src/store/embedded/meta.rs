@@ -211,11 +211,13 @@ impl Meta {
             }
             Ok(grown_bytes)
         })?;
-        self.rewrite_if(TOO_LARGE_IN_USE)
+        // While somebody reads, it waits for the next change.
+        self.rewrite_if(TOO_LARGE_IN_USE).map(drop)
     }
 
     /// Gives back room that the content does not need: for when nothing is written.
-    pub(super) fn shrink_at_rest(&self) -> Result<(), StoreError> {
+    /// False if somebody reads meanwhile, and nothing was done.
+    pub(super) fn shrink_at_rest(&self) -> Result<bool, StoreError> {
         self.rewrite_if(TOO_LARGE_AT_REST)
     }
 
@@ -294,14 +296,14 @@ impl Meta {
 
     /// Writes the file anew when most of it is unused. A failure leaves it as it is, but for one after which nobody knows
     /// which of both has the name.
-    fn rewrite_if(&self, too_large: TooLarge) -> Result<(), StoreError> {
-        // Somebody who reads all checkpoints may take his time; then it waits for the next change.
-        let Some(mut guard) = self.file.try_write() else { return Ok(()) };
-        let Some(file) = &*guard else { return Ok(()) };
+    fn rewrite_if(&self, too_large: TooLarge) -> Result<bool, StoreError> {
+        // Somebody who reads all checkpoints may take his time.
+        let Some(mut guard) = self.file.try_write() else { return Ok(false) };
+        let Some(file) = &*guard else { return Ok(true) };
         let file_bytes = file.file.len().unwrap_or(0);
         let enough_bytes = self.sizes.lock().content_bytes.saturating_mul(too_large.content_percent) / 100;
         if file_bytes < too_large.file_bytes_min.max(enough_bytes) {
-            return Ok(());
+            return Ok(true);
         }
         let rewritten = RedbFile::create_compact(&*self.disk, &self.path, OPTIONS, |transaction| {
             let reading = file.database.begin_read()?;
@@ -327,7 +329,7 @@ impl Meta {
                 tracing::warn!(%error, "a file of checkpoints is larger than it has to be and could not be written anew");
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Closes it in good order; reading goes on.
