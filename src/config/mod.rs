@@ -218,7 +218,7 @@ pub struct Config {
     /// How many bytes of memory all sessions together may fill: with messages, one that many sessions share counted once
     /// in each shard; with the places for them; with requests that wait; and with what they keep as long as they live, their
     /// groups, permissions and executed ack ids. Default 512 MiB, 1 byte to 1 TiB. Danger: above this new sessions
-    /// are answered 503, and the sessions with the most waiting are ended to free memory. What lives as long as its session
+    /// are answered 503, and the sessions that hold most are ended to free memory. What lives as long as its session
     /// leaves half of it to the rest; while a hub at rest holds most of it, the others may take as much again.
     pub message_memory_bytes_max: u64,
 

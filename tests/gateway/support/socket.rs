@@ -423,10 +423,7 @@ impl Socket {
     pub async fn answer_close(mut self, code: u16) {
         let frame = CloseFrame { code: code.into(), reason: Default::default() };
         soon(self.stream.send(Message::Close(Some(frame)))).await.unwrap();
-        let mut rest = Vec::new();
-        // A reset is an end, too.
-        let _ = soon(self.stream.get_mut().read_to_end(&mut rest)).await;
-        assert!(rest.is_empty(), "after the close");
+        self.read_to_end_unanswered().await;
     }
 
     /// Sends a WebSocket ping.
