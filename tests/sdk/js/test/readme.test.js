@@ -116,6 +116,8 @@ test("the key that serve is given stays the same from start to start", async (t)
     await within("its end", serving.ended);
   }
   assert.equal(keys.size, 1);
+  const [url] = await reader.run(block("sh", "oncewire token --endpoint")).done();
+  assert.match(url, /^wss:\/\/chat\.example\.com\/client\/hubs\/chat\?access_token=/);
 });
 
 test("a raw client publishes what it is given", async (t) => {
