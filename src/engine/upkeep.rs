@@ -116,6 +116,10 @@ impl Upkeep {
         }
         let Kind::Checkpoints(checkpointer) = &self.kind else { return };
         let trim = checkpointer.written(self.clock.now(), shard, outcome.is_ok());
+        if outcome.is_err() {
+            // The others let go of what they were about to write.
+            self.rounds.send_modify(|rounds| *rounds += 1);
+        }
         if let Some(before) = trim {
             self.trim(before);
         }

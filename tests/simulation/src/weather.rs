@@ -188,7 +188,7 @@ impl Weather {
             pause_ms: (5, random.pick(&[100, 300, 800])),
             shards: [random.pick(&[1, 2]), random.pick(&[1, 2, 2])],
             settings: [settings(random), settings(random)],
-            budget_bytes: if random.permille(850) { BUDGET_BYTES } else { 20_000 },
+            budget_bytes: if random.permille(850) { BUDGET_BYTES } else { 60_000 },
             clients: random.within((2, 4)),
             has_malice: random.permille(500),
             has_unreliable: random.permille(350),
