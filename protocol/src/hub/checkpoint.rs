@@ -84,11 +84,6 @@ impl Shard {
         self.untold.insert(disconnected);
     }
 
-    /// Takes in a session that was restored.
-    pub(super) fn insert_restored(&mut self, session: Session) {
-        self.insert(session);
-    }
-
     /// Whether its state is that of one offset, so that a checkpoint can be made of it.
     pub(super) fn is_caught_up(&self) -> bool {
         self.is_live && self.covered.is_none() && self.folding.effect.is_none()

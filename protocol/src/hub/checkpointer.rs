@@ -182,9 +182,9 @@ impl Checkpointer {
         let part = &mut *part;
         let mut rounds = self.rounds.lock();
         rounds.has_been_stepped(now);
-        if !rounds.is_in_round() && !part.progress.is_done {
+        if !rounds.is_in_round() {
             // One that has failed lets go of the messages that it was to copy.
-            part.progress = Progress { is_done: true, ..Progress::default() };
+            part.progress = Progress::default();
         }
         if !shard.is_caught_up() || part.write.is_some() {
             return Step::Idle;

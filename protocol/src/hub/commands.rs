@@ -4,10 +4,10 @@
 //! the set of pending requests, and a repetition of the latter waits for its outcome (R7, R8). Of a repeatable request a
 //! refusal is appended too: an answer that was given once stays, whoever comes or goes meanwhile.
 
-use super::owner::Purpose;
-use super::request_window::{Known, of_id};
 use std::collections::BTreeSet;
 
+use super::owner::Purpose;
+use super::request_window::{Known, of_id};
 use super::{CommandError, CommandId, Output, SessionKey, Shard, UNTOLD_MAX};
 use crate::log::{Audience, Body, Permission, Refusal, RequestKey, Selection, Sent, Time};
 use crate::session::{PermissionError, group_name_bytes};
@@ -184,11 +184,7 @@ impl Shard {
             if !has_room(named.len(), named_bytes) {
                 return true;
             }
-            let in_both: Vec<&GroupName> = if known.len() < named.len() {
-                known.iter().filter(|group| named.contains(group)).collect()
-            } else {
-                named.iter().filter(|group| known.contains(**group)).copied().collect()
-            };
+            let in_both = known.among(&named);
             let bytes = known.name_bytes() + named_bytes - group_name_bytes(in_both.iter().copied());
             !has_room(known.len() + named.len() - in_both.len(), bytes)
         };

@@ -3,6 +3,7 @@
 //! A record that puts many sessions into many groups, takes them out or closes them would hold up everybody else. Nothing
 //! else is folded meanwhile, and until its last portion it does not count as applied.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::folding::{INDEXING_STEPS, LOOK_UP_STEPS};
@@ -20,8 +21,8 @@ pub struct Effect {
     chosen: std::vec::IntoIter<SessionKey>,
     /// The session whose turn it is, and the groups that it has yet to enter or to leave.
     at: Option<(SessionKey, std::vec::IntoIter<GroupName>)>,
-    /// The record's groups, sorted, each once.
-    groups: Vec<GroupName>,
+    /// The record's groups.
+    groups: BTreeSet<GroupName>,
 }
 
 impl Effect {
@@ -31,14 +32,12 @@ impl Effect {
         before: Option<Offset>,
         chosen: &mut Vec<SessionKey>,
     ) -> Option<Self> {
-        let mut groups = match &record.body {
-            Body::Added { groups, .. } | Body::Removed { groups, .. } => groups.clone(),
-            Body::Closed { .. } => Vec::new(),
+        let groups = match &record.body {
+            Body::Added { groups, .. } | Body::Removed { groups, .. } => groups.iter().cloned().collect(),
+            Body::Closed { .. } => BTreeSet::new(),
             _ => return None,
         };
         let chosen = std::mem::take(chosen);
-        groups.sort_unstable();
-        groups.dedup();
         Some(Self { record: Arc::clone(record), before, chosen: chosen.into_iter(), at: None, groups })
     }
 }
@@ -64,7 +63,7 @@ impl Shard {
                 } else {
                     self.remove_member(key, &group)
                 }
-                *steps = steps.saturating_sub(INDEXING_STEPS);
+                *steps = steps.saturating_sub(std::mem::take(&mut self.folding.spent));
             }
             if groups.len() > 0 {
                 return false;
@@ -80,7 +79,7 @@ impl Shard {
         }
     }
 
-    /// The groups that a session enters or leaves by the effect. The shorter of the two lists is looked through.
+    /// The groups that a session enters or leaves by the effect.
     fn groups_to_change(&self, key: SessionKey, effect: &Effect, adds: bool) -> Vec<GroupName> {
         let Some(session) = self.sessions.get(key) else { return Vec::new() };
         let (its_own, named) = (&session.groups, &effect.groups);
@@ -90,10 +89,6 @@ impl Shard {
         if named.is_empty() {
             return its_own.iter().cloned().collect();
         }
-        if its_own.len() < named.len() {
-            its_own.iter().filter(|group| named.binary_search(group).is_ok()).cloned().collect()
-        } else {
-            named.iter().filter(|group| its_own.contains(*group)).cloned().collect()
-        }
+        its_own.among(named).into_iter().cloned().collect()
     }
 }

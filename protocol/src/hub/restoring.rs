@@ -178,7 +178,7 @@ impl Resolving {
                 let messages = named.into_iter().filter_map(|(id, name)| Some((id, wanted.get(name)?)));
                 let (outbox, requests) = (shard.settings.outbox, shard.settings.requests);
                 let session = Session::restore(session, messages, outbox, requests, &shard.budget);
-                shard.insert_restored(session);
+                shard.insert(session);
             }
         }
         let applied = hub.map(|(applied, _)| applied);

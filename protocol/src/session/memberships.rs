@@ -1,5 +1,6 @@
 //! The groups that a session is in, with what their names take.
 
+use std::borrow::Borrow;
 use std::collections::BTreeSet;
 use std::ops::Deref;
 
@@ -32,6 +33,15 @@ impl Memberships {
         let was_there = self.names.remove(group);
         self.name_bytes -= if was_there { group.as_str().len() } else { 0 };
         was_there
+    }
+
+    /// Those of its groups that are named. The shorter of both lists is looked through.
+    pub fn among<'a, N: Borrow<GroupName> + Ord>(&'a self, named: &'a BTreeSet<N>) -> Vec<&'a GroupName> {
+        if self.names.len() < named.len() {
+            self.names.iter().filter(|group| named.contains::<GroupName>(group)).collect()
+        } else {
+            named.iter().map(Borrow::borrow).filter(|group| self.names.contains::<GroupName>(group)).collect()
+        }
     }
 
     /// What the names take, in bytes.
