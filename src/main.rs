@@ -85,7 +85,10 @@ fn main() -> ExitCode {
 
 fn serve(arguments: &Serve) -> Result<(), Failure> {
     let config = Config::load(arguments.config.as_deref(), arguments.overrides()).map_err(usage)?;
-    let access_key = config.access_key.clone().ok_or_else(|| no_access_key(TRY_WITHOUT))?;
+    let access_key = config
+        .access_key
+        .clone()
+        .ok_or_else(|| no_access_key("to try things out without one, use oncewire dev"))?;
     access_keys(&access_key, config.secondary_access_key.as_ref())?;
     let config = refuse_public_key(config)?;
     start_logging(&arguments.log)?;
@@ -262,11 +265,6 @@ fn warn_of_misspelt_variables() {
         }
     }
 }
-
-/// What to do without a key: to serve ...
-const TRY_WITHOUT: &str = "to try things out without one, use oncewire dev";
-/// ... and to make a token.
-const KEY_OF_DEV: &str = "that of oncewire dev is oncewire-development-key-for-loopback-only";
 
 fn no_access_key(advice: &str) -> Failure {
     Failure::Usage(format!(

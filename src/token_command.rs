@@ -10,12 +10,15 @@ use oncewire_protocol::wire::{GroupName, HubName};
 use url::Url;
 
 use crate::cli::Token;
-use crate::{Failure, KEY_OF_DEV, access_keys, no_access_key, print, runtime_failure, usage};
+use crate::{DEVELOPMENT_KEY, Failure, access_keys, no_access_key, print, runtime_failure, usage};
 
 /// Makes a token of what flags, environment and file say.
 pub fn run(arguments: &Token) -> Result<(), Failure> {
     let config = Config::load(arguments.config.as_deref(), overrides(arguments)).map_err(usage)?;
-    let access_key = config.access_key.clone().ok_or_else(|| no_access_key(KEY_OF_DEV))?;
+    let access_key = config
+        .access_key
+        .clone()
+        .ok_or_else(|| no_access_key(&format!("that of oncewire dev is {DEVELOPMENT_KEY}")))?;
     let keys = access_keys(&access_key, None)?;
     HubName::new(&arguments.hub).map_err(|error| Failure::Usage(format!("--hub: {error}")))?;
     for group in &arguments.groups {

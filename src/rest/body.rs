@@ -9,6 +9,7 @@ use axum::http::{HeaderMap, HeaderValue};
 use bytes::{Bytes, BytesMut};
 use encoding_rs::{Encoding, UTF_8};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::Body as _;
 use mime::Mime;
 use oncewire_protocol::filter::Filter;
 use oncewire_protocol::session::MemoryBudget;
@@ -119,6 +120,10 @@ pub(super) async fn read(
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| unreadable(&*error, bytes_max))?;
         let Ok(data) = frame.into_data() else { continue };
+        if collected.is_empty() && body.is_end_stream() {
+            // Most come at once, and need no copy.
+            return Ok(data);
+        }
         collected.extend_from_slice(&data);
         half.grow_to(collected.capacity());
         if half.bytes > HALF_BODY_BYTES_MIN && budget.has_too_much_in_halves() {
