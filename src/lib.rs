@@ -36,7 +36,7 @@
 //! socket   edge::socket::writer     driver::socket::writer writes what the outbox holds, until the client acknowledges it
 //! ```
 //!
-//! Imports run one way only: `main -> demo -> {edge, rest, events, admin} -> engine -> store ->
+//! Imports run one way only: `bin -> demo -> {edge, rest, events, admin} -> engine -> store ->
 //! oncewire_protocol`. `auth`, `config`, `query`, `telemetry` and `reload` are leaves: they import no other room, but that
 //! `auth` tells of tokens by `telemetry`. [`gateway`] puts the rooms together.
 

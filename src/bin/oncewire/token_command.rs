@@ -9,8 +9,9 @@ use oncewire_protocol::session::Permissions;
 use oncewire_protocol::wire::{GroupName, HubName};
 use url::Url;
 
+use crate::access::{DEVELOPMENT_KEY, access_keys, no_access_key};
 use crate::cli::Token;
-use crate::{DEVELOPMENT_KEY, Failure, access_keys, no_access_key, print, runtime_failure, usage};
+use crate::failure::{Failure, print, runtime_failure, usage};
 
 /// Makes a token of what flags, environment and file say.
 pub fn run(arguments: &Token) -> Result<(), Failure> {

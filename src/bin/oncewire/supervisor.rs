@@ -22,8 +22,9 @@ use oncewire::telemetry;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader as AsyncBufReader, Lines};
 use tokio::process::{Child, Command};
-use tokio::signal::unix::{self, SignalKind};
 use tokio::time::{Instant, sleep_until};
+
+use crate::signals::Signals;
 
 /// Two starts are at least this far apart.
 const STARTS_APART: Duration = Duration::from_millis(300);
@@ -166,28 +167,6 @@ impl Served {
 async fn said<R: AsyncRead + Unpin>(lifeline: &mut Lines<AsyncBufReader<R>>) -> Option<Vec<String>> {
     let line = lifeline.next_line().await.ok()??;
     Some(line.split(' ').map(str::to_owned).collect())
-}
-
-/// What the supervisor passes on.
-struct Signals {
-    terminate: unix::Signal,
-    interrupt: unix::Signal,
-}
-
-impl Signals {
-    fn listen() -> io::Result<Self> {
-        Ok(Self {
-            terminate: unix::signal(SignalKind::terminate())?,
-            interrupt: unix::signal(SignalKind::interrupt())?,
-        })
-    }
-
-    async fn next(&mut self) -> Signal {
-        tokio::select! {
-            _ = self.terminate.recv() => Signal::TERM,
-            _ = self.interrupt.recv() => Signal::INT,
-        }
-    }
 }
 
 /// The lifeline, as the process that serves holds it.

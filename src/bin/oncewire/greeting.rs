@@ -10,7 +10,8 @@ use oncewire::edge::SELF_SIGNED_CERTIFICATE_FILE;
 use oncewire::engine;
 use url::Url;
 
-use crate::{Failure, access_keys, connection_string, endpoint, runtime_failure, usage};
+use crate::access::{access_keys, connection_string, endpoint};
+use crate::failure::{Failure, runtime_failure, usage};
 
 const HUB: &str = "chat";
 const TOKEN_VALIDITY_SECONDS: u64 = 24 * 60 * 60;

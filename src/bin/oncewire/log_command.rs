@@ -16,8 +16,8 @@ use oncewire_protocol::log::{Body, Offset};
 use oncewire_protocol::wire::HubName;
 
 use crate::cli::{Copy, Hubs, Log, NewEpoch, OneHub};
+use crate::failure::{Failure, print, runtime_failure, usage};
 use crate::fold_check::sessions_after_fold;
-use crate::{Failure, print, runtime_failure, usage};
 
 /// How many records there are of each kind, and their bytes.
 type Kinds = BTreeMap<&'static str, (u64, u64)>;
