@@ -1,5 +1,7 @@
 //! Puts the rooms together: from a configuration and a listener to a running gateway.
 
+mod config_file;
+
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -18,11 +20,13 @@ use crate::config::{Config, Overrides, Scheme, Secret, Store as ConfiguredStore}
 use crate::demo::{self, Demo};
 use crate::edge::{self, Edge, Faults, Gate, Operations, Tls, TlsError};
 use crate::engine::Engine;
-use crate::events::{ConfigFile, Events, EventsError};
+use crate::events::{Events, EventsError};
 use crate::reload::Watch;
 use crate::rest::{self, Rest};
 use crate::store::{EmbeddedStore, MemoryStore, Store, StoreError};
 use crate::telemetry::Counters;
+
+pub use config_file::{ConfigFile, ConfigFileError};
 
 fn advice_on_listening(error: &io::Error) -> &'static str {
     match error.kind() {
@@ -323,7 +327,7 @@ impl Gateway {
         };
         let listeners = edge::Listeners { http: listeners.http, https: listeners.https.zip(self.tls), gate };
         let started = async {
-            kept_hubs.settled().await;
+            kept_hubs.started().await;
             readiness.started();
             std::future::pending::<()>().await
         };

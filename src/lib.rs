@@ -25,7 +25,7 @@
 //!
 //! ```text
 //! socket   edge::socket::reader     bytes to frames; driver::socket::reader makes requests of them
-//!   |      engine::Socket           hands them to the shard's inbox, counted until they are settled
+//!   |      engine::AttachedSocket           hands them to the shard's inbox, counted until they are settled
 //! shard    driver::ShardDriver      one turn: inputs in, outputs out, one append for all of them
 //!   |      hub, session             permission, ack id, bounds: refused here (R4), or a record is proposed
 //! log      store                    durable before anybody hears of it (R3), then read back in order by every shard

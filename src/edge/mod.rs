@@ -20,23 +20,23 @@
 //! | `turned_away.rs` | why strangers are turned away, and where that is told |
 //! | `tls/` | certificates, and TLS handshakes |
 //! | `routes.rs`, `absent.rs` | paths, the limits of the HTTP side, and what is said where nothing is |
-//! | `query.rs`, `handshake.rs` | what an upgrade request asks for, without I/O |
-//! | `admission.rs`, `connecting.rs` | how a session begins, and what the application has to say to it |
+//! | `query.rs`, `upgrade_request.rs` | what an upgrade request asks for, without I/O |
+//! | `new_session.rs`, `connect_event.rs` | how a session begins, and what the application has to say to it |
 //! | `origin.rs` | which pages of other sites may come |
-//! | `upgrade.rs`, `refusals.rs` | carries out what was decided, and what is told of refusals |
+//! | `upgrade_answer.rs`, `refusals.rs` | carries out what was decided, and what is told of refusals |
 //! | `faults.rs` | who orders faults, and on whose sockets they may be made |
-//! | `sockets.rs` | all sockets: how many, and their common end |
+//! | `all_sockets.rs` | all sockets: how many, and their common end |
 //! | `socket/` | one socket's two tasks |
 //!
 //! The edge does not know the store, groups, or what a message says.
 
 mod absent;
-mod admission;
-mod connecting;
+mod all_sockets;
+mod connect_event;
 mod faults;
 mod gate;
-mod handshake;
 mod listener;
+mod new_session;
 mod origin;
 mod patient;
 mod pool;
@@ -44,10 +44,10 @@ mod query;
 mod refusals;
 mod routes;
 mod socket;
-mod sockets;
 mod tls;
 mod turned_away;
-mod upgrade;
+mod upgrade_answer;
+mod upgrade_request;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -70,11 +70,11 @@ use crate::auth::{AccessKeys, ReconnectionTokens};
 use crate::config::Config;
 use crate::engine::Engine;
 use crate::telemetry::{Counters, RequestShed};
+use all_sockets::Sockets;
 use listener::{Connections, Front, Purpose};
 use pool::Pool;
 use refusals::Refusals;
 use socket::HalfMessages;
-use sockets::Sockets;
 
 /// How long clients may take to go away when the gateway shuts down. Sessions whose sockets are left then are detached
 /// as if those had been lost.
@@ -124,7 +124,7 @@ impl Shared {
         Arc::new(Self {
             sockets: Sockets::new(edge.config.connections_max),
             half_messages: HalfMessages::new(Arc::clone(edge.engine.memory_budget())),
-            farewells: Arc::new(Semaphore::new(admission::FAREWELLS_MAX)),
+            farewells: Arc::new(Semaphore::new(new_session::FAREWELLS_MAX)),
             refusals: Refusals::new(edge.engine.counters()),
             tasks: TaskTracker::new(),
             is_stopping: CancellationToken::new(),

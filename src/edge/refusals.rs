@@ -9,9 +9,9 @@ use std::time::Instant;
 use axum::extract::Request;
 use oncewire_protocol::wire::{ConnectionId, HubName};
 
-use super::handshake::Refusal;
 use super::listener::Peer;
 use super::query::Query;
+use super::upgrade_request::Refusal;
 use crate::auth::TokenRefusals;
 use crate::telemetry::{
     Counters, Episode, Episodes, EventFailure, RecoveryDelay, RecoveryRefusal, UpgradeRefusal,

@@ -17,7 +17,7 @@ use tower::load_shed::LoadShedLayer;
 use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 use url::Url;
 
-use super::{Shared, absent, upgrade};
+use super::{Shared, absent, upgrade_answer};
 use crate::config::Config;
 use crate::telemetry::{Counters, Episode, Reason as _, RequestShed};
 
@@ -47,12 +47,12 @@ pub struct Operations {
 pub(super) fn router(shared: &Arc<Shared>, operations: Operations) -> Router {
     let config = &shared.edge.config;
     let endpoint = Router::new()
-        .route("/client/hubs/{hub}", any(upgrade::hub_in_path))
-        .route("/client/hubs/{hub}/", any(upgrade::hub_in_path))
-        .route("/client/hubs/", any(upgrade::hub_left_out))
-        .route("/client/hubs", any(upgrade::hub_left_out))
-        .route("/client/", any(upgrade::hub_in_query))
-        .route("/client", any(upgrade::hub_in_query))
+        .route("/client/hubs/{hub}", any(upgrade_answer::hub_in_path))
+        .route("/client/hubs/{hub}/", any(upgrade_answer::hub_in_path))
+        .route("/client/hubs/", any(upgrade_answer::hub_left_out))
+        .route("/client/hubs", any(upgrade_answer::hub_left_out))
+        .route("/client/", any(upgrade_answer::hub_in_query))
+        .route("/client", any(upgrade_answer::hub_in_query))
         .with_state(Arc::clone(shared));
     let Operations { probes, api, demo } = operations;
     let timeout = Duration::from_secs(config.request_timeout_seconds);

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use futures_util::future::join_all;
 use oncewire_protocol::hub::{self, Action, CommandError, CommandId, Done, Member, Shard};
-use oncewire_protocol::log::{Audience, Offset, Permission, Refusal, RequestKey, Selection};
+use oncewire_protocol::log::{Audience, IdempotencyKey, Offset, Permission, Refusal, Selection};
 use oncewire_protocol::wire::{ConnectionId, GroupName};
 use tokio::sync::{mpsc, oneshot};
 
@@ -18,7 +18,7 @@ use super::shard::{Command, Look};
 #[derive(Debug, Clone, Copy)]
 pub struct Request {
     /// The request.
-    pub key: RequestKey,
+    pub key: IdempotencyKey,
     /// Whether another request under the same id is refused. It always is where the request is repeatable.
     pub is_strict: bool,
 }

@@ -132,7 +132,7 @@ fn reply(text: &'static str) -> Result<Handled, EventError> {
 #[tokio::test]
 async fn a_handler_that_is_at_work_holds_up_nobody_but_the_requests_behind_its_event() {
     let mut application = Application::new(false);
-    let hub = application.engine(Arc::new(MemoryStore::default()), 1).hub(&hub_name()).await.unwrap();
+    let hub = application.engine(Arc::new(MemoryStore::default()), 1).hub_to_join(&hub_name()).await.unwrap();
     let slow = open(&hub, "slow", &["room"]).await;
     let Asked::Connected(connected) = application.next().await else { panic!("not told of a new session") };
     assert_eq!((connected.subject.connection_id.as_str(), connected.id.to_string().as_str()), ("slow", "1"));
@@ -159,14 +159,14 @@ async fn an_end_is_told_by_the_next_process_when_this_one_could_not() {
     let directory = tempfile::tempdir().unwrap();
     let mut first = Application::new(true);
     let engine = first.engine(Arc::new(restart::store(directory.path()).await), 1);
-    let hub = engine.hub(&hub_name()).await.unwrap();
+    let hub = engine.hub_to_join(&hub_name()).await.unwrap();
     let socket = open(&hub, "s", &[]).await;
     socket.close(SocketEnd::ClosedForGood).await;
     let (untold, _not_taken) = first.disconnected().await;
     drop((hub, engine));
     let mut second = Application::new(true);
     let engine = second.engine(Arc::new(restart::store(directory.path()).await), 2);
-    let hub = engine.hub(&hub_name()).await.unwrap();
+    let hub = engine.hub_to_join(&hub_name()).await.unwrap();
     let (told, taken) = second.disconnected().await;
     assert_eq!(told, untold);
     taken.send(true).unwrap();
@@ -177,7 +177,7 @@ async fn an_end_is_told_by_the_next_process_when_this_one_could_not() {
 #[tokio::test]
 async fn whether_ends_are_told_changes_with_the_configuration() {
     let mut application = Application::new(false);
-    let hub = application.engine(Arc::new(MemoryStore::default()), 1).hub(&hub_name()).await.unwrap();
+    let hub = application.engine(Arc::new(MemoryStore::default()), 1).hub_to_join(&hub_name()).await.unwrap();
     open(&hub, "before", &[]).await.close(SocketEnd::ClosedForGood).await;
     open(&hub, "between", &[]).await;
     application.handlers.takes_disconnected.store(true, Ordering::Relaxed);
@@ -199,7 +199,7 @@ async fn whether_ends_are_told_changes_with_the_configuration() {
 async fn with_a_log_that_goes_with_the_process_every_session_is_told_to_be_over() {
     let mut application = Application::new(true);
     let engine = application.engine(Arc::new(MemoryStore::default()), 1);
-    let hub = engine.hub(&hub_name()).await.unwrap();
+    let hub = engine.hub_to_join(&hub_name()).await.unwrap();
     let _socket = open(&hub, "s", &[]).await;
     let closing = tokio::spawn(async move { engine.close().await });
     let (told, taken) = application.disconnected().await;
@@ -215,7 +215,7 @@ async fn with_a_log_that_goes_with_the_process_every_session_is_told_to_be_over(
 #[tokio::test]
 async fn so_many_ends_are_told_at_a_time_and_the_others_wait() {
     let mut application = Application::new(true);
-    let hub = application.engine(Arc::new(MemoryStore::default()), 1).hub(&hub_name()).await.unwrap();
+    let hub = application.engine(Arc::new(MemoryStore::default()), 1).hub_to_join(&hub_name()).await.unwrap();
     let sessions = crate::engine::calls::TELLING_MAX + 3;
     for n in 0..sessions {
         open(&hub, &format!("s{n}"), &[]).await.close(SocketEnd::ClosedForGood).await;
@@ -238,7 +238,7 @@ async fn so_many_ends_are_told_at_a_time_and_the_others_wait() {
 #[tokio::test(start_paused = true)]
 async fn ends_that_a_handler_does_not_take_hold_up_no_others() {
     let mut application = Application::new(true);
-    let hub = application.engine(Arc::new(MemoryStore::default()), 1).hub(&hub_name()).await.unwrap();
+    let hub = application.engine(Arc::new(MemoryStore::default()), 1).hub_to_join(&hub_name()).await.unwrap();
     let sessions = crate::engine::calls::TELLING_MAX + 1;
     for n in 0..sessions {
         open(&hub, &format!("s{n}"), &[]).await.close(SocketEnd::ClosedForGood).await;
@@ -263,7 +263,7 @@ async fn ends_that_a_handler_does_not_take_hold_up_no_others() {
 #[tokio::test]
 async fn a_shard_whose_inbox_is_never_empty_takes_answers_all_the_same() {
     let mut application = Application::new(false);
-    let hub = application.engine(Arc::new(MemoryStore::default()), 1).hub(&hub_name()).await.unwrap();
+    let hub = application.engine(Arc::new(MemoryStore::default()), 1).hub_to_join(&hub_name()).await.unwrap();
     let asking = open(&hub, "asking", &[]).await;
     submit(&asking, event("x", 1)).await;
     let (_, answer) = application.event().await;

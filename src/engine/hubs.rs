@@ -146,7 +146,7 @@ impl Engine {
     ///
     /// # Errors
     /// When it can't be used now, or there are as many hubs as there may be and it is not one of them.
-    pub async fn hub(&self, name: &HubName) -> Result<HubHandle, HubUnavailable> {
+    pub async fn hub_to_join(&self, name: &HubName) -> Result<HubHandle, HubUnavailable> {
         loop {
             match self.look(name, Want::Any)? {
                 Found::Live(handle) => return Ok(handle),
@@ -160,11 +160,11 @@ impl Engine {
     ///
     /// # Errors
     /// When it exists and cannot be used now.
-    pub async fn existing_hub(&self, name: &HubName) -> Result<Option<HubHandle>, HubUnavailable> {
-        self.hub_that_is(name, Want::Sessions).await
+    pub async fn hub_with_sessions(&self, name: &HubName) -> Result<Option<HubHandle>, HubUnavailable> {
+        self.wanted_hub(name, Want::Sessions).await
     }
 
-    async fn hub_that_is(&self, name: &HubName, want: Want) -> Result<Option<HubHandle>, HubUnavailable> {
+    async fn wanted_hub(&self, name: &HubName, want: Want) -> Result<Option<HubHandle>, HubUnavailable> {
         loop {
             match self.look(name, want)? {
                 Found::Live(handle) => return Ok(Some(handle)),
@@ -178,7 +178,7 @@ impl Engine {
     ///
     /// # Errors
     /// When it exists and is not in use yet. It is being started then.
-    pub fn find(&self, name: &HubName) -> Result<Option<HubHandle>, HubUnavailable> {
+    pub fn hub_at_once(&self, name: &HubName) -> Result<Option<HubHandle>, HubUnavailable> {
         match self.look(name, Want::Sessions)? {
             Found::Live(handle) => Ok(Some(handle)),
             Found::Busy(_) => Err(HubUnavailable::Starting),
@@ -191,8 +191,8 @@ impl Engine {
     ///
     /// # Errors
     /// When it exists and cannot be used now.
-    pub async fn commanded_hub(&self, name: &HubName) -> Result<Commanded, HubUnavailable> {
-        let hub = self.hub_that_is(name, Want::Existing).await?;
+    pub async fn hub_to_command(&self, name: &HubName) -> Result<Commanded, HubUnavailable> {
+        let hub = self.wanted_hub(name, Want::Existing).await?;
         Ok(hub.map_or(Commanded::Nobody, Commanded::Hub))
     }
 
@@ -201,7 +201,7 @@ impl Engine {
     /// # Errors
     /// When it can't be used now, or there are as many hubs as there may be and it is not one of them.
     pub async fn admits(&self, name: &HubName) -> Result<(), HubUnavailable> {
-        if self.existing_hub(name).await?.is_some() {
+        if self.hub_with_sessions(name).await?.is_some() {
             return Ok(());
         }
         let hubs = self.0.hubs.lock();
@@ -320,7 +320,7 @@ impl Engine {
 
     /// Tries to start a hub that exists and could not be started. That is no use of it.
     pub(super) async fn try_again(&self, name: &HubName) -> Result<(), HubUnavailable> {
-        self.hub_that_is(name, Want::Sessions).await.map(drop)
+        self.wanted_hub(name, Want::Sessions).await.map(drop)
     }
 
     /// Hubs whose sessions can't be served because what is stored of them is damaged or could not be read, by their names.

@@ -1,7 +1,7 @@
 //! Hubs that come into being, are closed when idle, started again, and removed.
 
 use oncewire_protocol::hub::CheckpointBounds;
-use oncewire_protocol::log::{Audience, RequestKey, RequestName, RequestParts, Selection, Sent};
+use oncewire_protocol::log::{Audience, IdempotencyKey, RequestName, RequestParts, Selection, Sent};
 use oncewire_protocol::wire::UserId;
 use tempfile::TempDir;
 
@@ -53,7 +53,7 @@ async fn look_until(engine: &Engine, is_so: impl Fn() -> bool) {
 
 /// Opens a session, publishes to itself, and closes it for good.
 async fn visit(engine: &Engine, id: &str) {
-    let hub = engine.hub(&hub_name()).await.unwrap();
+    let hub = engine.hub_to_join(&hub_name()).await.unwrap();
     let socket = open(&hub, id, &["room"]).await;
     submit(&socket, publish("hi", 1)).await;
     let received = receive(&socket, 2).await;
@@ -73,7 +73,7 @@ fn send() -> Action {
 fn request(id: &str) -> Option<crate::engine::Request> {
     let parts = RequestParts { id, client_id: None, method: "POST", target: "/", headers: &[], body: b"" };
     let name = RequestName::of(parts);
-    let key = RequestKey { name, window_seconds: 300, window_requests: 10, first_sent: None };
+    let key = IdempotencyKey { name, window_seconds: 300, window_requests: 10, first_sent: None };
     Some(crate::engine::Request { key, is_strict: false })
 }
 
@@ -82,7 +82,7 @@ async fn ask(
     action: Action,
     request: Option<crate::engine::Request>,
 ) -> Result<Done, CommandError> {
-    engine.commanded_hub(&hub_name()).await.unwrap().ask(action, request).await
+    engine.hub_to_command(&hub_name()).await.unwrap().ask(action, request).await
 }
 
 #[tokio::test]
@@ -112,8 +112,8 @@ async fn no_hub_comes_into_being_by_what_changes_nothing() {
     ] {
         assert_eq!(ask(&engine, action.clone(), request("id")).await, expected, "{action:?}");
     }
-    assert!(engine.existing_hub(&hub_name()).await.unwrap().is_none());
-    assert!(engine.find(&hub_name()).unwrap().is_none());
+    assert!(engine.hub_with_sessions(&hub_name()).await.unwrap().is_none());
+    assert!(engine.hub_at_once(&hub_name()).unwrap().is_none());
     engine.admits(&hub_name()).await.unwrap();
     assert!(engine.counts().is_empty());
     assert!(!directory.path().join("hubs/chat").exists());
@@ -124,12 +124,12 @@ async fn a_hub_that_could_not_be_begun_does_not_exist() {
     let directory = TempDir::new().unwrap();
     let engine = engine(&directory, 1, Config { hubs_max: Some(1), ..config() }, KEPT).await;
     std::fs::write(directory.path().join("hubs/chat"), "in the way").unwrap();
-    assert!(engine.hub(&hub_name()).await.is_err());
-    assert!(engine.find(&hub_name()).unwrap().is_none());
+    assert!(engine.hub_to_join(&hub_name()).await.is_err());
+    assert!(engine.hub_at_once(&hub_name()).unwrap().is_none());
     let other = HubName::new("other").unwrap();
-    engine.hub(&other).await.expect("the other took no place");
+    engine.hub_to_join(&other).await.expect("the other took no place");
     std::fs::remove_file(directory.path().join("hubs/chat")).unwrap();
-    assert_eq!(engine.hub(&hub_name()).await.err(), Some(HubUnavailable::TooMany(1)));
+    assert_eq!(engine.hub_to_join(&hub_name()).await.err(), Some(HubUnavailable::TooMany(1)));
 }
 
 #[tokio::test]
@@ -138,18 +138,18 @@ async fn an_idle_hub_is_closed_and_goes_on_where_it_was() {
         let directory = TempDir::new().unwrap();
         let engine = engine(&directory, 1, Config { hub_shards, ..config() }, KEPT).await;
         visit(&engine, "first").await;
-        let epoch = engine.hub(&hub_name()).await.unwrap().epoch();
+        let epoch = engine.hub_to_join(&hub_name()).await.unwrap().epoch();
         assert_eq!(ask(&engine, send(), request("once")).await, Ok(Done::Executed));
         assert!(open_files(&directory) > 0);
         for n in 0..3 {
             look_until(&engine, || open_files(&directory) == 0).await;
             // Nobody is there: that is known without it.
-            assert!(engine.find(&hub_name()).unwrap().is_none());
-            assert!(engine.existing_hub(&hub_name()).await.unwrap().is_none());
+            assert!(engine.hub_at_once(&hub_name()).unwrap().is_none());
+            assert!(engine.hub_with_sessions(&hub_name()).await.unwrap().is_none());
             assert_eq!(engine.counts().len(), 1, "it exists");
             assert_eq!(open_files(&directory), 0);
             visit(&engine, &format!("again {n}")).await;
-            assert_eq!(engine.hub(&hub_name()).await.unwrap().epoch(), epoch);
+            assert_eq!(engine.hub_to_join(&hub_name()).await.unwrap().epoch(), epoch);
             look_until(&engine, || open_files(&directory) == 0).await;
             assert_eq!(ask(&engine, send(), request("once")).await, Ok(Done::Repeated));
         }
@@ -167,7 +167,7 @@ async fn an_idle_hub_is_closed_and_goes_on_where_it_was() {
 async fn a_hub_with_a_session_or_a_handle_stays_open() {
     let directory = TempDir::new().unwrap();
     let engine = engine(&directory, 1, config(), AT_ONCE).await;
-    let hub = engine.hub(&hub_name()).await.unwrap();
+    let hub = engine.hub_to_join(&hub_name()).await.unwrap();
     for _ in 0..10 {
         engine.look_at_hubs().await;
     }
@@ -183,7 +183,7 @@ async fn a_hub_with_a_session_or_a_handle_stays_open() {
     for _ in 0..10 {
         engine.look_at_hubs().await;
     }
-    let hub = engine.find(&hub_name()).unwrap().expect("it is live");
+    let hub = engine.hub_at_once(&hub_name()).unwrap().expect("it is live");
     hub.resume(ConnectionId::new("one"), Subprotocol::JsonReliable).await.unwrap();
 }
 
@@ -205,7 +205,7 @@ async fn a_socket_that_opens_while_its_hub_is_being_closed_loses_nothing() {
     let mut closes = 0;
     for n in 0..SESSIONS {
         visit(&engine, &format!("session {n}")).await;
-        closes += usize::from(engine.find(&hub_name()).is_ok_and(|hub| hub.is_none()));
+        closes += usize::from(engine.hub_at_once(&hub_name()).is_ok_and(|hub| hub.is_none()));
         if n % 3 == 0 {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
@@ -237,7 +237,7 @@ async fn a_hub_that_has_long_been_empty_is_removed() {
     let directory = TempDir::new().unwrap();
     let engine = engine(&directory, 1, config(), AT_ONCE).await;
     visit(&engine, "one").await;
-    let epoch = engine.hub(&hub_name()).await.unwrap().epoch();
+    let epoch = engine.hub_to_join(&hub_name()).await.unwrap().epoch();
     let path = directory.path().join("hubs/chat");
     assert!(path.exists());
     look_until(&engine, || !path.exists()).await;
@@ -245,7 +245,7 @@ async fn a_hub_that_has_long_been_empty_is_removed() {
     assert_eq!(ask(&engine, send(), None).await, Ok(Done::Executed));
     assert!(!path.exists(), "nor does a send bring it back");
     visit(&engine, "one").await;
-    assert_ne!(engine.hub(&hub_name()).await.unwrap().epoch(), epoch, "tokens of before are refused");
+    assert_ne!(engine.hub_to_join(&hub_name()).await.unwrap().epoch(), epoch, "tokens of before are refused");
 }
 
 #[tokio::test]
@@ -311,13 +311,13 @@ async fn one_more_hub_than_there_may_be_is_refused_and_the_others_go_on() {
         };
         let others: Vec<_> = ["b", "c"].map(|name| HubName::new(name).unwrap()).into();
         visit(&engine, "one").await;
-        let kept = open(&engine.hub(&others[0]).await.unwrap(), "kept", &[]).await;
-        assert_eq!(engine.hub(&others[1]).await.err(), Some(HubUnavailable::TooMany(2)));
+        let kept = open(&engine.hub_to_join(&others[0]).await.unwrap(), "kept", &[]).await;
+        assert_eq!(engine.hub_to_join(&others[1]).await.err(), Some(HubUnavailable::TooMany(2)));
         assert_eq!(engine.admits(&others[1]).await, Err(HubUnavailable::TooMany(2)));
-        assert!(engine.find(&others[1]).unwrap().is_none(), "a recovery there is refused for certain");
+        assert!(engine.hub_at_once(&others[1]).unwrap().is_none(), "a recovery there is refused for certain");
         for name in [&hub_name(), &others[0]] {
             engine.admits(name).await.unwrap();
-            engine.hub(name).await.unwrap();
+            engine.hub_to_join(name).await.unwrap();
         }
         let removed = async {
             while engine.admits(&others[1]).await.is_err() {
@@ -325,7 +325,7 @@ async fn one_more_hub_than_there_may_be_is_refused_and_the_others_go_on() {
             }
         };
         tokio::time::timeout(PATIENCE, removed).await.expect("the empty one leaves its place");
-        engine.hub(&others[1]).await.unwrap();
+        engine.hub_to_join(&others[1]).await.unwrap();
         submit(&kept, publish("hi", 1)).await;
         assert_eq!(ack(&receive(&kept, 1).await[0]), (1, None));
     }
@@ -335,7 +335,7 @@ async fn one_more_hub_than_there_may_be_is_refused_and_the_others_go_on() {
 async fn a_round_closes_no_more_hubs_than_its_bound() {
     let engine = engine_over(Arc::new(MemoryStore::default()), 1, config(), AT_ONCE);
     for n in 0..=HUBS_PER_ROUND_MAX {
-        engine.hub(&HubName::new(&format!("h{n}")).unwrap()).await.unwrap();
+        engine.hub_to_join(&HubName::new(&format!("h{n}")).unwrap()).await.unwrap();
     }
     engine.look_at_hubs().await;
     assert_eq!(engine.counts().len(), 1);
@@ -349,7 +349,10 @@ async fn an_engine_that_is_closed_begins_no_hub() {
     let engine = engine(&directory, 1, config(), KEPT).await;
     visit(&engine, "one").await;
     engine.close().await.unwrap();
-    assert_eq!(engine.hub(&HubName::new("other").unwrap()).await.err(), Some(HubUnavailable::Starting));
+    assert_eq!(
+        engine.hub_to_join(&HubName::new("other").unwrap()).await.err(),
+        Some(HubUnavailable::Starting)
+    );
     assert!(!directory.path().join("hubs/other").exists());
 }
 
@@ -366,7 +369,7 @@ async fn a_copy_ends_its_sessions_and_keeps_what_belongs_to_the_hub() {
     let mut application = super::calls::Application::new(true);
     let original = Arc::new(store(directory.path()).await);
     let engine = application.engine(Arc::clone(&original) as Arc<dyn Store>, 1);
-    let hub = engine.hub(&hub_name()).await.unwrap();
+    let hub = engine.hub_to_join(&hub_name()).await.unwrap();
     let epoch = hub.epoch();
     let one = open(&hub, "one", &["room"]).await;
     let gone = open(&hub, "gone", &[]).await;
@@ -394,7 +397,7 @@ async fn a_copy_ends_its_sessions_and_keeps_what_belongs_to_the_hub() {
         let copied = Arc::new(store(to.path()).await);
         let engine = application.engine(Arc::clone(&copied) as Arc<dyn Store>, boot);
         engine.start_kept_hubs().await.unwrap();
-        let hub = engine.hub(&hub_name()).await.unwrap();
+        let hub = engine.hub_to_join(&hub_name()).await.unwrap();
         assert_ne!(hub.epoch(), epoch);
         let log = copied.open(&hub_name()).await.unwrap();
         assert!(!log.is_copy());
@@ -419,7 +422,7 @@ async fn a_copy_whose_first_start_got_to_half_of_its_hubs_goes_on_with_the_other
     let engine = engine_over(Arc::clone(&original) as Arc<dyn Store>, 1, config(), KEPT);
     let other = HubName::new("other").unwrap();
     for name in [&hub_name(), &other] {
-        let hub = engine.hub(name).await.unwrap();
+        let hub = engine.hub_to_join(name).await.unwrap();
         std::mem::forget(open(&hub, "one", &[]).await);
     }
     let to = TempDir::new().unwrap();
@@ -432,9 +435,9 @@ async fn a_copy_whose_first_start_got_to_half_of_its_hubs_goes_on_with_the_other
     drop((log, half));
     let engine = self::engine(&to, 8, config(), KEPT).await;
     engine.start_kept_hubs().await.unwrap();
-    assert_eq!(engine.hub(&other).await.unwrap().epoch(), epoch, "it began its epoch before");
+    assert_eq!(engine.hub_to_join(&other).await.unwrap().epoch(), epoch, "it began its epoch before");
     for name in [&hub_name(), &other] {
-        let resumed = engine.hub(name).await.unwrap();
+        let resumed = engine.hub_to_join(name).await.unwrap();
         let resumed = resumed.resume(ConnectionId::new("one"), Subprotocol::JsonReliable).await;
         assert_eq!(resumed.err(), Some(OpenError::Refused), "{name}");
     }

@@ -17,8 +17,8 @@ pub struct KeptHubs(Vec<oneshot::Receiver<()>>);
 
 impl KeptHubs {
     /// Completes when each of them is live, or has failed to start.
-    pub async fn settled(self) {
-        // One whose task is gone settles too.
+    pub async fn started(self) {
+        // One whose task is gone counts too.
         join_all(self.0).await;
     }
 }
@@ -63,18 +63,18 @@ impl Engine {
     fn start_kept(&self, hub: HubName) -> oneshot::Receiver<()> {
         self.begin_kept(&hub);
         let engine = self.clone();
-        let (settled, is_settled) = oneshot::channel();
+        let (started, is_started) = oneshot::channel();
         tokio::spawn(async move {
-            let mut settled = Some(settled);
+            let mut telling = Some(started);
             loop {
-                let started = engine.try_again(&hub).await;
-                drop(settled.take());
-                match started {
+                let outcome = engine.try_again(&hub).await;
+                drop(telling.take());
+                match outcome {
                     Err(error) if error.may_pass() => tokio::time::sleep(START_RETRY).await,
                     Ok(()) | Err(_) => return,
                 }
             }
         });
-        is_settled
+        is_started
     }
 }

@@ -9,6 +9,7 @@
 //! The engine does not know WebSocket frames, HTTP types or file formats.
 
 mod application;
+mod attached_socket;
 mod calls;
 mod clock;
 mod counts;
@@ -19,10 +20,10 @@ mod hubs;
 mod kept;
 mod restart;
 mod shard;
-mod socket;
 mod upkeep;
 
 pub use application::Request;
+pub use attached_socket::AttachedSocket;
 pub use clock::{HubClock, wall_clock};
 pub use counts::HubCounts;
 pub use event_handlers::{Accepted, ConnectRefused, Connecting, EventHandlers, NoEventHandlers};
@@ -31,7 +32,6 @@ pub use kept::KeptHubs;
 pub use oncewire_protocol::hub::{
     Action, CommandError, Connected, Done, EventError, Handled, Member, NewSession, UserEvent,
 };
-pub use socket::Socket;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -348,7 +348,7 @@ impl HubHandle {
     }
 
     /// Begins a session with a socket attached. Returns when the session is in the log.
-    pub async fn open(&self, session: NewSession) -> Result<Socket, OpenError> {
+    pub async fn open(&self, session: NewSession) -> Result<AttachedSocket, OpenError> {
         let shard = self.shard_of(&session.connection_id);
         let open = OpenId(self.next_id());
         attach(shard, &self.0, open, Input::from(Opening { open, session })).await
@@ -359,7 +359,7 @@ impl HubHandle {
         &self,
         connection_id: ConnectionId,
         subprotocol: Subprotocol,
-    ) -> Result<Socket, OpenError> {
+    ) -> Result<AttachedSocket, OpenError> {
         self.resume_with(connection_id, subprotocol, false).await
     }
 
@@ -368,7 +368,7 @@ impl HubHandle {
         &self,
         connection_id: ConnectionId,
         subprotocol: Subprotocol,
-    ) -> Result<Socket, OpenError> {
+    ) -> Result<AttachedSocket, OpenError> {
         self.resume_with(connection_id, subprotocol, true).await
     }
 
@@ -377,7 +377,7 @@ impl HubHandle {
         connection_id: ConnectionId,
         subprotocol: Subprotocol,
         has_waited: bool,
-    ) -> Result<Socket, OpenError> {
+    ) -> Result<AttachedSocket, OpenError> {
         let shard = self.shard_of(&connection_id);
         let open = OpenId(self.next_id());
         let resuming = Resuming { open, connection_id, subprotocol, has_waited };
@@ -435,12 +435,12 @@ async fn attach(
     hub: &HubState,
     open: OpenId,
     input: Input,
-) -> Result<Socket, OpenError> {
+) -> Result<AttachedSocket, OpenError> {
     let (reply, outcome) = oneshot::channel();
     shard.send(Command::Open(open, input, reply)).await.map_err(|_| OpenError::Unavailable)?;
     let mut waiting = Waiting { outcome, shard, hub };
     let attached = (&mut waiting.outcome).await.unwrap_or(Err(OpenError::Unavailable))?;
-    Ok(Socket::new(attached, shard.clone(), hub.clock.clone(), &hub.counts))
+    Ok(AttachedSocket::new(attached, shard.clone(), hub.clock.clone(), &hub.counts))
 }
 
 /// A caller that waits for its socket. One that stops waiting may have been answered already: that socket is lost,
@@ -456,7 +456,7 @@ impl Drop for Waiting<'_> {
         self.outcome.close();
         if let Ok(Ok(attached)) = self.outcome.try_recv() {
             let HubState { clock, counts, .. } = self.hub;
-            drop(Socket::new(attached, self.shard.clone(), clock.clone(), counts));
+            drop(AttachedSocket::new(attached, self.shard.clone(), clock.clone(), counts));
         }
     }
 }

@@ -50,7 +50,7 @@ async fn engine(directory: &Path, boot: u128, hub_shards: u16) -> Engine {
 async fn found(engine: &Engine) -> HubHandle {
     let found = async {
         loop {
-            match engine.find(&hub_name()) {
+            match engine.hub_at_once(&hub_name()) {
                 Ok(found) => return found.expect("the hub exists"),
                 Err(HubUnavailable::Starting) => tokio::time::sleep(Duration::from_millis(5)).await,
                 Err(error) => panic!("{error}"),
@@ -61,7 +61,7 @@ async fn found(engine: &Engine) -> HubHandle {
 }
 
 /// A socket of a session that was opened before. Its hub may not be live yet.
-async fn resume(hub: &HubHandle, id: &str) -> Socket {
+async fn resume(hub: &HubHandle, id: &str) -> AttachedSocket {
     let resumed = async {
         loop {
             match hub.resume(ConnectionId::new(id), Subprotocol::JsonReliable).await {
@@ -73,7 +73,7 @@ async fn resume(hub: &HubHandle, id: &str) -> Socket {
     tokio::time::timeout(PATIENCE, resumed).await.expect("the session can't be resumed")
 }
 
-async fn publish_many(socket: &Socket, ack_ids: std::ops::Range<u64>) {
+async fn publish_many(socket: &AttachedSocket, ack_ids: std::ops::Range<u64>) {
     for ack_id in ack_ids {
         submit(socket, publish("some text", ack_id)).await;
         assert_eq!(ack(&receive(socket, 1).await[0]), (ack_id, None));
@@ -85,8 +85,8 @@ async fn sessions_go_on_in_the_next_process_in_any_number_of_shards() {
     let directory = TempDir::new().unwrap();
     let first = engine(directory.path(), 1, 2).await;
     first.start_kept_hubs().await.unwrap();
-    assert!(first.find(&hub_name()).unwrap().is_none(), "there is none yet");
-    let hub = first.hub(&hub_name()).await.unwrap();
+    assert!(first.hub_at_once(&hub_name()).unwrap().is_none(), "there is none yet");
+    let hub = first.hub_to_join(&hub_name()).await.unwrap();
     let epoch = hub.epoch();
     let publisher = open(&hub, "publisher", &[]).await;
     let subscriber = open(&hub, "subscriber", &["room"]).await;
@@ -135,10 +135,14 @@ async fn a_hub_that_cannot_be_restored_is_not_served_and_not_unknown() {
     drop(log);
     let engine = engine(directory.path(), 2, 1).await;
     let kept_hubs = engine.start_kept_hubs().await.unwrap();
-    tokio::time::timeout(PATIENCE, kept_hubs.settled()).await.expect("it never fails");
+    tokio::time::timeout(PATIENCE, kept_hubs.started()).await.expect("it never fails");
     let error = HubUnavailable::Checkpoint(CheckpointError::UnknownVersion(0xff));
-    assert_eq!(engine.hub(&hub_name()).await.map(|_| ()), Err(error.clone()));
-    assert_eq!(engine.find(&hub_name()).map(|_| ()), Err(error), "and it is not tried again and again");
+    assert_eq!(engine.hub_to_join(&hub_name()).await.map(|_| ()), Err(error.clone()));
+    assert_eq!(
+        engine.hub_at_once(&hub_name()).map(|_| ()),
+        Err(error),
+        "and it is not tried again and again"
+    );
     assert_eq!(engine.damaged_hubs(), [hub_name()]);
     assert!(engine.failed().now_or_never().is_none(), "the others are served");
 }
@@ -164,7 +168,7 @@ async fn a_store_that_cannot_go_on_is_reported() {
 async fn a_start_goes_on_although_who_asked_for_it_has_gone() {
     let directory = TempDir::new().unwrap();
     let engine = engine(directory.path(), 1, 1).await;
-    assert!(engine.hub(&hub_name()).now_or_never().is_none(), "it waits for the disk");
+    assert!(engine.hub_to_join(&hub_name()).now_or_never().is_none(), "it waits for the disk");
     found(&engine).await;
 }
 
@@ -172,7 +176,7 @@ async fn a_start_goes_on_although_who_asked_for_it_has_gone() {
 async fn what_was_asked_for_before_a_close_is_in_the_log() {
     let directory = TempDir::new().unwrap();
     let first = engine(directory.path(), 1, 2).await;
-    let hub = first.hub(&hub_name()).await.unwrap();
+    let hub = first.hub_to_join(&hub_name()).await.unwrap();
     let publisher = open(&hub, "publisher", &[]).await;
     let subscriber = open(&hub, "subscriber", &["room"]).await;
     for ack_id in 0..200 {
@@ -206,7 +210,7 @@ async fn a_hub_goes_on_from_its_logs_time_when_the_wall_clock_is_behind_it() {
     };
     let wall = wall_clock();
     let first = engine(1, wall.plus_ms(AHEAD_MS)).await;
-    let hub = first.hub(&hub_name()).await.unwrap();
+    let hub = first.hub_to_join(&hub_name()).await.unwrap();
     let session = open(&hub, "session", &[]).await;
     publish_many(&session, 0..50).await;
     let ahead = hub.0.clock.now();

@@ -173,7 +173,7 @@ impl ShardTask {
 
     async fn drive(&mut self) -> Result<(), StoreError> {
         self.take_changed();
-        self.settle()?;
+        self.carry_out()?;
         let mut commands = Vec::with_capacity(TURN_INPUTS_MAX);
         let mut answers = Vec::new();
         loop {
@@ -219,7 +219,7 @@ impl ShardTask {
                 self.driver.handle(self.clock.now(), input);
             }
             self.driver.serve(self.clock.now());
-            self.settle()?;
+            self.carry_out()?;
             self.answer_looks();
             self.driver.end_turn();
             self.step_checkpoint();
@@ -298,7 +298,7 @@ impl ShardTask {
     }
 
     /// Does what the driver asks for, until it asks for nothing more.
-    fn settle(&mut self) -> Result<(), StoreError> {
+    fn carry_out(&mut self) -> Result<(), StoreError> {
         loop {
             // Before anybody is answered who could ask.
             self.count_sessions();

@@ -119,7 +119,7 @@ impl World {
     }
 
     async fn hub(&self) -> HubHandle {
-        self.engine.hub(&hub_name()).await.unwrap()
+        self.engine.hub_to_join(&hub_name()).await.unwrap()
     }
 
     /// Makes appends wait until the guard is dropped.
@@ -172,12 +172,12 @@ fn publish(text: &'static str, ack_id: u64) -> Upstream {
     }
 }
 
-async fn submit(socket: &Socket, message: Upstream) {
+async fn submit(socket: &AttachedSocket, message: Upstream) {
     socket.submit(vec![Request { message, bytes: 100 }]).await;
 }
 
 /// The next frames that the socket's writer would write.
-async fn transmit(socket: &Socket) -> Vec<Received> {
+async fn transmit(socket: &AttachedSocket) -> Vec<Received> {
     let attachment = socket.attachment();
     let (mut out, mut sent) = (BytesMut::new(), Vec::new());
     poll_fn(|context| {
@@ -206,7 +206,7 @@ async fn transmit(socket: &Socket) -> Vec<Received> {
 }
 
 /// Opens a session and takes its first message.
-async fn open(hub: &HubHandle, id: &str, groups: &[&str]) -> Socket {
+async fn open(hub: &HubHandle, id: &str, groups: &[&str]) -> AttachedSocket {
     let socket = hub.open(session(id, groups)).await.unwrap();
     let first = transmit(&socket).await;
     assert!(
@@ -236,7 +236,7 @@ fn ack(received: &Received) -> (u64, Option<ErrorName>) {
 }
 
 /// Frames until this many have come.
-async fn receive(socket: &Socket, count: usize) -> Vec<Received> {
+async fn receive(socket: &AttachedSocket, count: usize) -> Vec<Received> {
     let mut received = Vec::new();
     while received.len() < count {
         received.extend(transmit(socket).await);
@@ -249,7 +249,7 @@ async fn messages_cross_shards_and_arrive_before_the_publishers_own_ack() {
     for shards in [1, 3] {
         let world = World::new(shards);
         let hub = world.hub().await;
-        let sockets: Vec<Socket> = futures_util::future::join_all((0..8).map(|n| {
+        let sockets: Vec<AttachedSocket> = futures_util::future::join_all((0..8).map(|n| {
             let hub = hub.clone();
             async move { open(&hub, &format!("s{n}"), &["room"]).await }
         }))
@@ -436,10 +436,10 @@ async fn a_shard_stops_when_its_log_cannot_be_read_and_passes_over_nothing() {
 #[tokio::test]
 async fn hubs_are_found_only_when_they_are_in_use() {
     let world = World::new(1);
-    assert!(world.engine.find(&hub_name()).unwrap().is_none());
+    assert!(world.engine.hub_at_once(&hub_name()).unwrap().is_none());
     let hub = world.hub().await;
-    assert_eq!(world.engine.find(&hub_name()).unwrap().unwrap().epoch(), hub.epoch());
-    let other = world.engine.hub(&HubName::new("other").unwrap()).await.unwrap();
+    assert_eq!(world.engine.hub_at_once(&hub_name()).unwrap().unwrap().epoch(), hub.epoch());
+    let other = world.engine.hub_to_join(&HubName::new("other").unwrap()).await.unwrap();
     assert_ne!(other.epoch(), hub.epoch());
     open(&hub, "client", &[]).await;
     let elsewhere = other.resume(ConnectionId::new("client"), Subprotocol::JsonReliable).await;

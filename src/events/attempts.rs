@@ -21,7 +21,7 @@ pub(super) async fn attempts<F: Future<Output = Result<Answer, ExchangeError>>>(
         match send().await {
             Ok(answer) if may_change(answer.status) => {}
             Err(ExchangeError::Network(_)) => {}
-            settled => return settled,
+            outcome => return outcome,
         }
         tokio::time::sleep(*delay).await;
     }

@@ -19,7 +19,6 @@
 //! | `cookies.rs` | the cookies that handlers give to sessions |
 //! | `client.rs` | connections, TLS, one exchange |
 //! | `decoding.rs` | the content encoding of an answer |
-//! | `reload.rs` | the handlers again when the configuration file changes |
 //!
 //! No log line and no error of this room holds the query of a handler's URL, a token, a payload, a cookie or a state.
 
@@ -30,7 +29,6 @@ mod connect;
 mod cookies;
 mod decoding;
 mod handler;
-mod reload;
 mod request;
 mod routes;
 #[cfg(test)]
@@ -60,7 +58,6 @@ use attempts::may_change;
 pub use client::ClientError;
 use cookies::Jars;
 use handler::Handler;
-pub use reload::ConfigFile;
 use request::{Event, Kind, Sender};
 use routes::Routes;
 

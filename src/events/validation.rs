@@ -160,7 +160,7 @@ impl Gate {
         let (question, state) = ((self.ask)(), Arc::clone(&self.state));
         tokio::spawn(async move {
             let is_allowed = question.await;
-            state.lock().settle(is_allowed);
+            state.lock().conclude(is_allowed);
             outcome.send_replace(Some(is_allowed));
         });
         asking
@@ -168,7 +168,7 @@ impl Gate {
 }
 
 impl State {
-    fn settle(&mut self, is_allowed: bool) {
+    fn conclude(&mut self, is_allowed: bool) {
         let now = Instant::now();
         self.asking = None;
         if is_allowed {

@@ -45,7 +45,7 @@ pub(super) async fn list(rest: &Rest, request: &Request) -> Result<Response, Res
         }
     };
     let rows = rows_max.unwrap_or(PAGE_ROWS_MAX).min(top.unwrap_or(u32::MAX));
-    let mut members = match rest.engine.existing_hub(&call.hub).await? {
+    let mut members = match rest.engine.hub_with_sessions(&call.hub).await? {
         // One more shows whether there is another page.
         Some(hub) => hub.members(group.clone(), behind, rows as usize + 1).await?,
         None => Vec::new(),

@@ -95,7 +95,7 @@ async fn exists(rest: &Rest, call: &Call) -> Result<Response, RestError> {
         Audience::Group(_) => ("Warning.Group.NotExisted", "Group"),
         Audience::Connection(_) | Audience::All => ("Warning.Connection.NotExisted", "Connection"),
     };
-    let hub = rest.engine.existing_hub(&call.hub).await?;
+    let hub = rest.engine.hub_with_sessions(&call.hub).await?;
     let exists = match hub {
         Some(hub) => hub.has(audience).await?,
         None => false,
@@ -129,7 +129,7 @@ async fn change_rule(rest: &Rest, request: &Request, allow: bool) -> Result<Resp
 
 async fn check(rest: &Rest, call: &Call, query: &Query) -> Result<Response, RestError> {
     let group = target_name(query)?;
-    let hub = rest.engine.existing_hub(&call.hub).await?;
+    let hub = rest.engine.hub_with_sessions(&call.hub).await?;
     let allows = match hub {
         Some(hub) => hub.allows(call.connection_id()?, call.permission()?, group).await?,
         None => false,
@@ -160,9 +160,9 @@ async fn carry_out(
     let key = repetition::key(request, &rest.config.hub(hub.as_str()), body)?;
     // What a repeatable request came to is remembered in its hub, also where nobody is.
     if request.repeatable.is_some() {
-        return Ok(rest.engine.hub(hub).await?.ask(action, key).await);
+        return Ok(rest.engine.hub_to_join(hub).await?.ask(action, key).await);
     }
-    Ok(rest.engine.commanded_hub(hub).await?.ask(action, key).await)
+    Ok(rest.engine.hub_to_command(hub).await?.ask(action, key).await)
 }
 
 fn answer(

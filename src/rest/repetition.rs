@@ -23,7 +23,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use axum::http::header::{CONTENT_TYPE, HeaderName};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
-use oncewire_protocol::log::{RequestKey, RequestName, RequestParts};
+use oncewire_protocol::log::{IdempotencyKey, RequestName, RequestParts};
 
 use super::body::{METADATA_PREFIX, is_blank};
 use super::error::RestError;
@@ -118,7 +118,7 @@ pub(super) fn key(
     let bound = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
     let window_requests = bound(settings.idempotency_requests_max as u64);
     if let Some(Repeatable { id, client_id, first_sent }) = repeatable {
-        let key = RequestKey {
+        let key = IdempotencyKey {
             name: RequestName::of(parts(id, client_id.as_deref())),
             // From first sending on, which may be ahead.
             window_seconds: bound(settings.idempotency_window_seconds.saturating_add(AHEAD_SECONDS_MAX)),
@@ -139,7 +139,7 @@ pub(super) fn key(
         let message = format!("The request id is no text of at most {REQUEST_ID_BYTES_MAX} bytes.");
         RestError::bad_request(CLIENT_REQUEST_ID, message)
     })?;
-    let key = RequestKey {
+    let key = IdempotencyKey {
         name: RequestName::of(parts(id, None)),
         window_seconds: bound(settings.idempotency_window_seconds),
         window_requests,

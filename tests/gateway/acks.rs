@@ -28,7 +28,7 @@ async fn s22_1_02_a_request_that_was_forbidden_is_executed_under_the_same_ack_id
     subscriber.done(join("g", 1)).await;
     publisher.refused(publish("g", 5, "hi"), "Forbidden").await;
 
-    let hub = gateway.engine().hub(&HubName::new(HUB).unwrap()).await.unwrap();
+    let hub = gateway.engine().hub_to_join(&HubName::new(HUB).unwrap()).await.unwrap();
     let connection_id = ConnectionId::new(&publisher.identity().connection_id);
     let group = GroupName::new("g").unwrap();
     let rule = |allow| {
@@ -51,7 +51,7 @@ async fn grants_survive_a_recovery() {
     let gateway = Gateway::start().await;
     let publisher = gateway.session(RELIABLE, &Token::bare().named("p")).await;
     let identity = publisher.identity();
-    let hub = gateway.engine().hub(&HubName::new(HUB).unwrap()).await.unwrap();
+    let hub = gateway.engine().hub_to_join(&HubName::new(HUB).unwrap()).await.unwrap();
     let connection_id = ConnectionId::new(&identity.connection_id);
     let group = GroupName::new("g").unwrap();
     let permission = Permission::JoinLeaveGroup;

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use super::owner::Purpose;
 use super::request_window::{Known, of_id};
 use super::{CommandError, CommandId, Output, SessionKey, Shard, UNTOLD_MAX};
-use crate::log::{Audience, Body, Permission, Refusal, RequestKey, Selection, Sent, Time};
+use crate::log::{Audience, Body, IdempotencyKey, Permission, Refusal, Selection, Sent, Time};
 use crate::session::{PermissionError, group_name_bytes};
 use crate::wire::limits::GROUP_NAMES_BYTES_MAX;
 use crate::wire::{ConnectionId, GroupName};
@@ -20,7 +20,7 @@ pub struct Command {
     /// The driver's name for it.
     pub command: CommandId,
     /// By what a repetition is recognised; none makes it a request of its own.
-    pub request: Option<RequestKey>,
+    pub request: Option<IdempotencyKey>,
     /// Whether another request under the same id is refused. It always is where the request is repeatable.
     pub is_strict: bool,
     /// What to do.
@@ -123,7 +123,7 @@ impl Shard {
     pub(super) fn command_settled(
         &mut self,
         command: CommandId,
-        request: Option<RequestKey>,
+        request: Option<IdempotencyKey>,
         outcome: Result<Done, CommandError>,
     ) {
         let repetitions = request.and_then(|key| self.pending_requests.remove(&key.name));
@@ -161,7 +161,7 @@ impl Shard {
     }
 
     /// Whether a request is remembered at this time.
-    pub fn knows(&self, key: &RequestKey, now: Time) -> bool {
+    pub fn knows(&self, key: &IdempotencyKey, now: Time) -> bool {
         matches!(self.state.requests().look_up(key, now), Known::Repetition(_))
     }
 

@@ -8,7 +8,7 @@ use super::{
     AppendId, CommandError, CommandId, Input, NewSession, OpenError, OpenId, Opening, Output, Resuming,
     SessionHandle, SessionKey, Shard, SocketEnd,
 };
-use crate::log::{Body, Certainty, EndReason, Key, Opened, Record, RequestKey, Time};
+use crate::log::{Body, Certainty, EndReason, IdempotencyKey, Key, Opened, Record, Time};
 use crate::session::{
     Closing, GroupRoom, NextBatch, Outcome, Phase, Request, Session, SessionCharge, SessionLimits, UserPlace,
     may_be_in,
@@ -230,7 +230,13 @@ impl Shard {
         self.append_next_batch(now, from.key);
     }
 
-    pub(super) fn propose(&mut self, now: Time, body: Body, request: Option<RequestKey>, purpose: Purpose) {
+    pub(super) fn propose(
+        &mut self,
+        now: Time,
+        body: Body,
+        request: Option<IdempotencyKey>,
+        purpose: Purpose,
+    ) {
         let (key, time) = self.proposer.next(now, None);
         let key = Key { request, ..key };
         let record = Arc::new(Record { key, time, sequence_ack: None, body });

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::request_pages::RequestPages;
 use crate::log::{
-    ExecutedRequest, Refusal, RequestKey, RequestKind, RequestName, RequestPage, RequestsCheckpoint, Time,
+    ExecutedRequest, IdempotencyKey, Refusal, RequestKind, RequestName, RequestPage, RequestsCheckpoint, Time,
 };
 
 /// Remembered requests, as the fold sees them: the same in each shard of a hub. How long and how many are remembered is
@@ -79,7 +79,7 @@ impl RequestWindow {
     }
 
     /// Compares a request of this time with what is remembered.
-    pub fn look_up(&self, key: &RequestKey, time: Time) -> Known {
+    pub fn look_up(&self, key: &IdempotencyKey, time: Time) -> Known {
         let kind = if key.is_repeatable() { &self.repeatable } else { &self.plain };
         let remembered = |number: &u64| {
             let request = kind.pages.get(*number)?;
@@ -98,7 +98,7 @@ impl RequestWindow {
     }
 
     /// Remembers a request that is new, and forgets what its own key says need not be known any more.
-    pub fn insert(&mut self, key: &RequestKey, time: Time, refusal: Option<Refusal>) {
+    pub fn insert(&mut self, key: &IdempotencyKey, time: Time, refusal: Option<Refusal>) {
         let request = ExecutedRequest { name: key.name, time, first_sent: key.first_sent, refusal };
         if key.is_repeatable() {
             let forgotten = self.repeatable.insert(key, request);
@@ -111,7 +111,7 @@ impl RequestWindow {
 
 impl Remembered {
     /// Returns the latest time of first sending of those that are forgotten.
-    fn insert(&mut self, key: &RequestKey, request: ExecutedRequest) -> Option<u64> {
+    fn insert(&mut self, key: &IdempotencyKey, request: ExecutedRequest) -> Option<u64> {
         let number = self.pages.push(request);
         self.known.insert(key.name, number);
         let mut forgotten = None;
@@ -137,7 +137,7 @@ pub fn of_id<V>(known: &BTreeMap<RequestName, V>, id: u128) -> impl Iterator<Ite
     known.range(RequestName { id, fingerprint: 0 }..=RequestName { id, fingerprint: u128::MAX })
 }
 
-fn has_passed(executed: Time, key: &RequestKey, time: Time) -> bool {
+fn has_passed(executed: Time, key: &IdempotencyKey, time: Time) -> bool {
     executed.plus_seconds(u64::from(key.window_seconds)) <= time
 }
 
@@ -147,8 +147,8 @@ mod tests {
 
     const REPEATED: Known = Known::Repetition(None);
 
-    fn key(id: u128, fingerprint: u128) -> RequestKey {
-        RequestKey {
+    fn key(id: u128, fingerprint: u128) -> IdempotencyKey {
+        IdempotencyKey {
             name: RequestName { id, fingerprint },
             window_seconds: 60,
             window_requests: 3,
@@ -156,8 +156,8 @@ mod tests {
         }
     }
 
-    fn repeatable(id: u128, first_sent: u64) -> RequestKey {
-        RequestKey { first_sent: Some(first_sent), ..key(id, 1) }
+    fn repeatable(id: u128, first_sent: u64) -> IdempotencyKey {
+        IdempotencyKey { first_sent: Some(first_sent), ..key(id, 1) }
     }
 
     #[test]

@@ -116,11 +116,11 @@ impl HubState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::{Body, BootKey, Key, RequestKey, RequestName};
+    use crate::log::{Body, BootKey, IdempotencyKey, Key, RequestName};
 
     fn record(time: u64, counter: u64, request: Option<u128>) -> Record {
         let boot = BootKey { boot: BootId(1), shard: 0, counter, settled_below: 0 };
-        let request = request.map(|id| RequestKey {
+        let request = request.map(|id| IdempotencyKey {
             name: RequestName { id, fingerprint: 0 },
             window_seconds: 1,
             window_requests: 10,

@@ -1,11 +1,11 @@
 //! How records store the requests of the application, and whom they select.
 
-use super::{Audience, RecordError, RequestKey, RequestName, Selection};
+use super::{Audience, IdempotencyKey, RecordError, RequestName, Selection};
 use crate::filter::Filter;
 use crate::wire::{ConnectionId, GroupName, UserId};
 
 #[derive(Clone, PartialEq, prost::Message)]
-pub(super) struct StoredRequestKey {
+pub(super) struct StoredIdempotencyKey {
     #[prost(fixed64, tag = "1")]
     id_high: u64,
     #[prost(fixed64, tag = "2")]
@@ -44,8 +44,8 @@ pub(super) struct StoredSelection {
     pub(super) filter: Option<String>,
 }
 
-impl From<RequestKey> for StoredRequestKey {
-    fn from(RequestKey { name, window_seconds, window_requests, first_sent }: RequestKey) -> Self {
+impl From<IdempotencyKey> for StoredIdempotencyKey {
+    fn from(IdempotencyKey { name, window_seconds, window_requests, first_sent }: IdempotencyKey) -> Self {
         Self {
             id_high: (name.id >> 64) as u64,
             id_low: name.id as u64,
@@ -58,8 +58,8 @@ impl From<RequestKey> for StoredRequestKey {
     }
 }
 
-impl From<StoredRequestKey> for RequestKey {
-    fn from(stored: StoredRequestKey) -> Self {
+impl From<StoredIdempotencyKey> for IdempotencyKey {
+    fn from(stored: StoredIdempotencyKey) -> Self {
         let whole = |high: u64, low: u64| u128::from(high) << 64 | u128::from(low);
         Self {
             name: RequestName {

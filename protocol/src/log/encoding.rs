@@ -26,7 +26,7 @@
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message as _;
 
-use super::application_encoding::{StoredRefused, StoredRequestKey, StoredSelection};
+use super::application_encoding::{StoredIdempotencyKey, StoredRefused, StoredSelection};
 use super::handler_encoding::{StoredHandled, StoredTold};
 use super::mark_encoding::StoredAcked;
 use super::{
@@ -87,7 +87,7 @@ struct StoredRecord {
     #[prost(message, optional, tag = "4")]
     boot_key: Option<StoredBootKey>,
     #[prost(message, optional, tag = "5")]
-    request_key: Option<StoredRequestKey>,
+    idempotency_key: Option<StoredIdempotencyKey>,
     #[prost(oneof = "StoredBody", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 28, 31")]
     body: Option<StoredBody>,
 }
@@ -325,7 +325,7 @@ impl From<&Record> for StoredRecord {
             sequence_ack: record.sequence_ack,
             ack_key,
             boot_key: Some(boot_key),
-            request_key: record.key.request.map(Into::into),
+            idempotency_key: record.key.request.map(Into::into),
             body: Some((&record.body).into()),
         }
     }
@@ -427,7 +427,7 @@ impl TryFrom<StoredRecord> for Record {
                 ack_id,
                 fingerprint: Fingerprint::from_log(fingerprint),
             }),
-            request: stored.request_key.map(Into::into),
+            request: stored.idempotency_key.map(Into::into),
         };
         let body = stored.body.ok_or(RecordError::Invalid("body"))?.try_into()?;
         Ok(Self { key, time: Time(stored.time), sequence_ack: stored.sequence_ack, body })

@@ -134,7 +134,7 @@ fn of_the_application() -> Vec<(&'static str, Record)> {
         metadata,
     };
     let mut sent = bare(Body::Sent(sent));
-    sent.key.request = Some(RequestKey {
+    sent.key.request = Some(IdempotencyKey {
         name: RequestName {
             id: 0x0011_2233_4455_6677_8899_aabb_ccdd_eeff,
             fingerprint: 0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10,
@@ -217,7 +217,7 @@ fn of_owners() -> Vec<(&'static str, Record)> {
     let marks = vec![mark(3, 17), mark(300, 0), mark(301, 1 << 40)];
     let booted = Body::Booted { takes_disconnected: true, ends_all: true };
     let mut refused = fixed_record(2, 1, None, None, Body::Refused(Refusal::UnknownUser));
-    refused.key.request = Some(RequestKey {
+    refused.key.request = Some(IdempotencyKey {
         name: RequestName {
             id: 0x0011_2233_4455_6677_8899_aabb_ccdd_eeff,
             fingerprint: 0x0102_0304_0506_0708_090a_0b0c_0d0e_0f10,

@@ -8,7 +8,7 @@ use proptest::sample::select;
 use super::*;
 use crate::filter::Filter;
 use crate::log::HandlerReply;
-use crate::log::{Audience, Offset, Refusal, RequestKey, RequestName, Selection, SequenceMark};
+use crate::log::{Audience, IdempotencyKey, Offset, Refusal, RequestName, Selection, SequenceMark};
 use fixtures::{fixture, fixtures};
 
 #[path = "encoding_fixture_tests.rs"]
@@ -305,7 +305,7 @@ fn key() -> impl Strategy<Value = Key> {
         .prop_map(|(ack_id, fingerprint)| AckKey { ack_id, fingerprint: Fingerprint::from_log(fingerprint) });
     let parts = (any::<u128>(), any::<u128>(), any::<u32>(), any::<u32>(), option::of(any::<u64>()));
     let request = parts.prop_map(|(id, fingerprint, window_seconds, window_requests, first_sent)| {
-        RequestKey { name: RequestName { id, fingerprint }, window_seconds, window_requests, first_sent }
+        IdempotencyKey { name: RequestName { id, fingerprint }, window_seconds, window_requests, first_sent }
     });
     let keys = (option::of(ack), option::weighted(0.2, request));
     (any::<u128>(), any::<u16>(), any::<u64>(), any::<u64>(), keys).prop_map(

@@ -12,12 +12,12 @@ mod handler;
 mod handler_encoding;
 mod hold;
 mod hub_time;
+mod idempotency_key;
 mod mark_encoding;
 mod proposer;
 mod record;
 mod record_size;
 mod request_encoding;
-mod request_key;
 mod selection;
 
 pub use checkpoint::{
@@ -30,15 +30,15 @@ pub use fingerprint::Fingerprint;
 pub use handler::{Disconnected, EventId, EventSubject, HandlerReply, HandlerState};
 pub use hold::Hold;
 pub use hub_time::HubTime;
+pub use idempotency_key::{
+    ExecutedRequest, IdempotencyKey, REQUESTS_PER_PAGE, Refusal, RequestKind, RequestName, RequestNumbers,
+    RequestPage, RequestParts, RequestsCheckpoint,
+};
 pub use proposer::Proposer;
 pub use record::{
     AckKey, Body, BootKey, EndReason, Key, Opened, Permission, Published, Record, Sent, SequenceMark,
 };
 pub use request_encoding::{decode_requests, encode_requests};
-pub use request_key::{
-    ExecutedRequest, REQUESTS_PER_PAGE, Refusal, RequestKey, RequestKind, RequestName, RequestNumbers,
-    RequestPage, RequestParts, RequestsCheckpoint,
-};
 pub use selection::{Audience, Selection};
 
 use std::fmt;

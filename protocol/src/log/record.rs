@@ -1,6 +1,8 @@
 //! The records of a hub's log.
 
-use super::{BootId, Fingerprint, HandlerReply, HandlerState, Offset, Refusal, RequestKey, Selection, Time};
+use super::{
+    BootId, Fingerprint, HandlerReply, HandlerState, IdempotencyKey, Offset, Refusal, Selection, Time,
+};
 use crate::wire::{AckId, ConnectionId, GroupName, Metadata, Payload, SequenceId, Subprotocol, UserId};
 
 /// One change of shared state. It takes effect when it comes back from the log with its offset.
@@ -24,7 +26,7 @@ pub struct Key {
     /// Names the request that the record executes, when it had an ack id: a resend by the client carries the same.
     pub ack: Option<AckKey>,
     /// Names the request of the application that the record executes, when it had an id: a repetition carries the same.
-    pub request: Option<RequestKey>,
+    pub request: Option<IdempotencyKey>,
 }
 
 /// A request with an ack id; unique within the body's session.

@@ -55,4 +55,3 @@ pub fn access_keys(primary: &Secret, secondary: Option<&Secret>) -> Result<Acces
         Failure::Usage(format!("{error} ({source})"))
     })
 }
-

@@ -60,4 +60,3 @@ fn dev_with(mut config: Config, arguments: &Dev, access_key: &Secret) -> Result<
         Ok(())
     })
 }
-

@@ -98,4 +98,3 @@ fn raise_descriptor_limit() {
 pub fn start_logging(log: &Logging) -> Result<(), Failure> {
     telemetry::init(log.format, &log.filter).map_err(usage)
 }
-

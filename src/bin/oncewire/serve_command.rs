@@ -46,4 +46,3 @@ fn warn_of_misspelt_variables() {
         }
     }
 }
-

@@ -60,4 +60,3 @@ impl HangUps {
         std::future::pending().await
     }
 }
-

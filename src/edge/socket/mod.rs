@@ -32,9 +32,9 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
+use super::all_sockets::Place;
 use super::faults::Faults;
 use super::listener::Present;
-use super::sockets::Place;
 use super::tls;
 use crate::engine;
 use crate::telemetry::Counters;
@@ -90,7 +90,7 @@ pub(super) fn start(
     tasks: &TaskTracker,
     stream: Stream,
     read_ahead: &[u8],
-    socket: engine::Socket,
+    socket: engine::AttachedSocket,
     place: Place,
     name: Box<Name>,
     settings: Settings,
@@ -112,7 +112,7 @@ pub(super) fn start(
 struct Start<'a> {
     tasks: &'a TaskTracker,
     read_ahead: &'a [u8],
-    socket: engine::Socket,
+    socket: engine::AttachedSocket,
     place: Place,
     name: Box<Name>,
     settings: Settings,
@@ -199,7 +199,7 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
-    use crate::edge::sockets::Sockets;
+    use crate::edge::all_sockets::Sockets;
     use crate::engine::{Engine, NewSession};
     use crate::store::MemoryStore;
 
@@ -230,7 +230,7 @@ mod tests {
             state: None,
             custom_subprotocol: None,
         };
-        let socket = engine.hub(&hub).await.unwrap().open(new).await.unwrap();
+        let socket = engine.hub_to_join(&hub).await.unwrap().open(new).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (read_half, write_half) = stream.into_split();

@@ -28,7 +28,7 @@ const TURN_MESSAGES_MAX: usize = 128;
 pub(super) struct Reader<R> {
     io: R,
     websocket: WebSocket<Inbound>,
-    socket: engine::Socket,
+    socket: engine::AttachedSocket,
     link: Link,
     name: Box<Name>,
     driver: SocketReader,
@@ -45,7 +45,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     pub(super) fn new(
         io: R,
         read_ahead: &[u8],
-        socket: engine::Socket,
+        socket: engine::AttachedSocket,
         link: Link,
         name: Box<Name>,
         settings: Settings,

@@ -12,7 +12,7 @@ use tokio::io::AsyncWrite;
 use tokio::time::{Instant, Sleep, timeout};
 
 use super::CLOSE_WAIT;
-use crate::edge::sockets::Place;
+use crate::edge::all_sockets::Place;
 use crate::engine::HubClock;
 
 thread_local! {
@@ -107,7 +107,7 @@ mod tests {
     use tokio::io::AsyncReadExt;
 
     use super::*;
-    use crate::edge::sockets::Sockets;
+    use crate::edge::all_sockets::Sockets;
 
     const PING_INTERVAL: Duration = Duration::from_secs(20);
 

@@ -4,9 +4,9 @@ use std::fs;
 
 use tokio::sync::Semaphore;
 
-use super::super::ConfigFile;
 use super::*;
 use crate::engine::{EventHandlers, Handled};
+use crate::gateway::ConfigFile;
 use crate::reload::{Outcome, Watch};
 
 #[tokio::test]

@@ -14,9 +14,9 @@ use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
 use super::group;
-use super::live::Live;
+use super::redb_file::definite;
 use super::segments::Segments;
-use super::table::definite;
+use super::unread::Unread;
 use crate::store::{StoreError, StoreErrorCause};
 
 /// Bytes that may wait for the committer, about; one append of any size may wait alone.
@@ -56,7 +56,7 @@ struct QueueState {
     appends: VecDeque<Append>,
     bytes: usize,
     records: usize,
-    live: Live,
+    unread: Unread,
     /// Nobody needs what is before it.
     trimmed: Offset,
     active: ActiveSize,
@@ -89,7 +89,7 @@ impl Queue {
             appends: VecDeque::new(),
             bytes: 0,
             records: 0,
-            live: Live::new(end),
+            unread: Unread::new(end),
             trimmed: Offset(0),
             active: ActiveSize { base, bytes },
             roll: false,
@@ -129,14 +129,14 @@ impl Queue {
     }
 
     /// Works with what tails share.
-    pub(super) fn live<T>(&self, work: impl FnOnce(&mut Live) -> T) -> T {
-        work(&mut self.state.lock().live)
+    pub(super) fn unread<T>(&self, work: impl FnOnce(&mut Unread) -> T) -> T {
+        work(&mut self.state.lock().unread)
     }
 
     /// Takes note that nobody needs what is before an offset.
     pub(super) fn trimmed(&self, before: Offset) {
         let mut state = self.state.lock();
-        state.trimmed = state.trimmed.max(before.min(state.live.end()));
+        state.trimmed = state.trimmed.max(before.min(state.unread.end()));
         if !state.roll && state.wants_roll(&self.limits) {
             state.roll = true;
             drop(state);
@@ -187,7 +187,7 @@ impl QueueState {
     }
 
     fn wants_roll(&self, limits: &SegmentLimits) -> bool {
-        let records = self.live.end().0 - self.active.base.0;
+        let records = self.unread.end().0 - self.active.base.0;
         let trimmed = self.trimmed.0.saturating_sub(self.active.base.0);
         records > 0
             && (self.active.bytes >= limits.bytes_max
@@ -242,7 +242,7 @@ impl Committer {
             }
             if state.roll {
                 state.roll = false;
-                let end = state.live.end();
+                let end = state.unread.end();
                 drop(state);
                 self.roll(end);
                 state = self.queue.state.lock();
@@ -292,7 +292,7 @@ impl Committer {
             }
             counts.push_back(count);
         }
-        let first = self.queue.live(|live| live.end());
+        let first = self.queue.unread(|unread| unread.end());
         let groups = group::build(first, &encodings);
         match self.segments.commit(&groups) {
             Ok(()) => self.committed(counts, bytes as u64),
@@ -306,7 +306,7 @@ impl Committer {
         let records = self.appends.iter().zip(&counts).flat_map(|(append, count)| {
             append.records[append.committed..append.committed + count].iter().cloned()
         });
-        let waiting = state.live.push(records);
+        let waiting = state.unread.push(records);
         if state.active.base != base {
             state.active = ActiveSize { base, bytes: 0 };
         }

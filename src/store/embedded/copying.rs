@@ -28,8 +28,8 @@ use super::directory::{
 use super::disk::{Disk, io_cause, write_aside};
 use super::log::EmbeddedLog;
 use super::meta::{META_FILE, MetaContents};
+use super::redb_file::{damaged, definite, open_overlay};
 use super::segment::{self, Groups, SealedSegment};
-use super::table::{damaged, definite, open_overlay};
 use super::{CHECK_CACHE_BYTES, group};
 use crate::store::{StoreError, StoreErrorCause};
 

@@ -12,8 +12,8 @@ use oncewire_protocol::wire::HubName;
 
 use super::disk::{ASIDE_SUFFIX, Disk, aside, io_cause, write_aside};
 use super::meta::META_FILE;
+use super::redb_file::{damaged, definite};
 use super::segment;
-use super::table::{damaged, definite};
 use crate::store::{StoreError, StoreErrorCause};
 
 const LOCK_FILE: &str = "lock";

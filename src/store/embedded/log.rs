@@ -1,4 +1,4 @@
-//! One hub's log on the disk: puts its committer, its keeper and its readers together.
+//! One hub's log on the disk: puts its committer, its checkpoint thread and its readers together.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use oncewire_protocol::log::{Certainty, LogEpoch, Offset, Record, Time};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::checkpoint_thread::{self, Order, Orders};
 use super::committer::{Committer, Queue, SegmentLimits};
 use super::directory::{DataDirectory, segment_bases};
 use super::disk::{Disk, io_cause, with_directory};
-use super::keeper::{self, Order, Orders};
 use super::meta::{META_FILE, Meta};
+use super::redb_file::{damaged, definite};
 use super::segment;
 use super::segments::Segments;
-use super::table::{damaged, definite};
 use super::tail::EmbeddedTail;
 use crate::store::{
     Bounds, CheckpointChange, Checkpoints, Log, LogHealth, StoreError, StoreErrorCause, Tail,
@@ -43,8 +43,8 @@ pub(super) struct LogOptions {
     pub(super) syncs: bool,
     /// When segments are sealed.
     pub(super) limits: SegmentLimits,
-    /// How long the keeper has had nothing to do when it is at rest.
-    pub(super) keeper_rest: Duration,
+    /// How long the checkpoint thread has had nothing to do when it is at rest.
+    pub(super) shrink_rest: Duration,
     /// Names this boot of the kernel, if that is known.
     pub(super) boot_id: Option<String>,
 }
@@ -65,7 +65,7 @@ pub(super) struct EmbeddedLog {
 
 struct Threads {
     committer: JoinHandle<()>,
-    keeper: JoinHandle<()>,
+    checkpoint_thread: JoinHandle<()>,
 }
 
 impl EmbeddedLog {
@@ -78,7 +78,7 @@ impl EmbeddedLog {
     ) -> Result<Self, StoreError> {
         directory.remove_unfinished(path)?;
         let disk = with_directory(disk, path).map_err(|error| definite(io_cause(path, &error)))?;
-        let LogOptions { syncs, limits, keeper_rest, boot_id } = options;
+        let LogOptions { syncs, limits, shrink_rest, boot_id } = options;
         if !path.join(META_FILE).exists() && !segment_bases(path)?.is_empty() {
             // A new one would begin another epoch over records of this one.
             return Err(definite(damaged(
@@ -118,7 +118,7 @@ impl EmbeddedLog {
             meta.set_unsynced_boot(None)?;
         }
         let queue = Queue::new(&segments, end, limits);
-        Self::start(directory, segments, queue, meta, syncs, keeper_rest)
+        Self::start(directory, segments, queue, meta, syncs, shrink_rest)
     }
 
     fn start(
@@ -127,22 +127,22 @@ impl EmbeddedLog {
         queue: Queue,
         meta: Meta,
         syncs: bool,
-        keeper_rest: Duration,
+        shrink_rest: Duration,
     ) -> Result<Self, StoreError> {
         let (queue, segments, meta) = (Arc::new(queue), Arc::new(segments), Arc::new(meta));
         let is_copy = Arc::new(AtomicBool::new(meta.read(|contents| contents.is_copy())?));
-        let end = queue.live(|live| live.end());
+        let end = queue.unread(|unread| unread.end());
         let empty_since = meta.read(|contents| contents.empty_since(end))?;
         let (orders, receiver) = Orders::channel();
         let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
             let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(work);
             spawned.map_err(|error| definite(StoreErrorCause::Io(format!("no thread: {error}"))))
         };
-        let keeper = {
+        let checkpoint_thread = {
             let (queue, segments, meta) = (Arc::clone(&queue), Arc::clone(&segments), Arc::clone(&meta));
             spawn(
-                "log-keeper",
-                Box::new(move || keeper::run(&receiver, &queue, &segments, &meta, keeper_rest)),
+                "log-checkpoints",
+                Box::new(move || checkpoint_thread::run(&receiver, &queue, &segments, &meta, shrink_rest)),
             )?
         };
         let rolled = {
@@ -151,7 +151,7 @@ impl EmbeddedLog {
         };
         let committer = Committer::new(Arc::clone(&queue), Arc::clone(&segments), rolled);
         let committer = spawn("log-committer", Box::new(|| committer.run()))?;
-        let threads = Mutex::new(Some(Threads { committer, keeper }));
+        let threads = Mutex::new(Some(Threads { committer, checkpoint_thread }));
         let log = Self {
             queue,
             segments,
@@ -178,10 +178,10 @@ impl EmbeddedLog {
 
     fn close_with(&self, empty_since: Option<Time>) -> Result<(), StoreError> {
         let mut threads = self.threads.lock();
-        let Some(Threads { committer, keeper }) = threads.take() else { return Ok(()) };
+        let Some(Threads { committer, checkpoint_thread }) = threads.take() else { return Ok(()) };
         self.queue.close();
         self.orders.stop();
-        let ended = committer.join().is_ok() & keeper.join().is_ok();
+        let ended = committer.join().is_ok() & checkpoint_thread.join().is_ok();
         self.queue.check_not_failed()?;
         if !ended {
             return Err(definite(StoreErrorCause::Fatal("a thread of the log has panicked".to_owned())));
@@ -202,7 +202,7 @@ impl EmbeddedLog {
 
     /// The offset after the last record that is durable.
     pub(super) fn end(&self) -> Offset {
-        self.queue.live(|live| live.end())
+        self.queue.unread(|unread| unread.end())
     }
 
     /// What a copy is made of.
@@ -215,9 +215,12 @@ impl EmbeddedLog {
         self.orders.trim_again();
     }
 
-    /// Waits for the keeper's answer. One that never comes to an order which was given while the log was being closed was
+    /// Waits for the checkpoint thread's answer. One that never comes to an order which was given while the log was being closed was
     /// not carried out.
-    fn kept(&self, order: impl FnOnce(keeper::Reply) -> Order) -> BoxFuture<'static, Result<(), StoreError>> {
+    fn kept(
+        &self,
+        order: impl FnOnce(checkpoint_thread::Reply) -> Order,
+    ) -> BoxFuture<'static, Result<(), StoreError>> {
         let (asked, queue) = (self.orders.give(order), Arc::clone(&self.queue));
         async move {
             match asked?.await {

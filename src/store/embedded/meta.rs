@@ -16,7 +16,7 @@ use redb::{Database, ReadableDatabase as _, ReadableTable as _, Table, WriteTran
 use super::backend::FailureCell;
 use super::checkpoints::{self, CHECKPOINT_VERSION, CHECKPOINTS, CheckpointError};
 use super::disk::{Disk, DiskFile};
-use super::table::{OpenOptions, RedbFile, STATE, damaged, definite, open_overlay, overlay, redb_cause};
+use super::redb_file::{OpenOptions, RedbFile, STATE, damaged, definite, open_overlay, overlay, redb_cause};
 use crate::store::{Checkpoint, CheckpointChange, StoreError, StoreErrorCause};
 
 /// The file's name in its hub's directory.
@@ -251,13 +251,13 @@ impl Meta {
                 let synced = file.sync();
                 drop(guard);
                 *self.file.write() = None;
-                self.settle(cause, file, synced, changes)
+                self.resolve(cause, file, synced, changes)
             }
         }
     }
 
     /// Finds out whether a commit that failed is in all the same.
-    fn settle(
+    fn resolve(
         &self,
         cause: StoreErrorCause,
         file: Arc<dyn DiskFile>,

@@ -47,21 +47,21 @@
 //! | a sync fails | nobody knows what is on the disk; the store takes nothing more ([`StoreError::is_fatal`]) |
 
 mod backend;
+mod checkpoint_thread;
 mod checkpoints;
 mod committer;
 mod copying;
 mod directory;
 mod disk;
 mod group;
-mod keeper;
-mod live;
 mod log;
 mod meta;
 mod offline;
+mod redb_file;
 mod segment;
 mod segments;
-mod table;
 mod tail;
+mod unread;
 
 pub use copying::HubCopied;
 pub use directory::CONTROL_SOCKET;
@@ -85,12 +85,12 @@ use copying::Copy;
 use directory::DataDirectory;
 use disk::{Disk, SystemDisk};
 use log::{EmbeddedLog, LogOptions};
-use table::definite;
+use redb_file::definite;
 
 /// What redb may keep in memory of a file that is checked, in bytes.
 const CHECK_CACHE_BYTES: usize = 16 * 1024 * 1024;
 /// How long checkpoints have not changed when a hub is taken to be at rest.
-const KEEPER_REST: Duration = Duration::from_secs(10);
+const SHRINK_REST: Duration = Duration::from_secs(10);
 
 /// Logs in a data directory.
 pub struct EmbeddedStore {
@@ -125,7 +125,7 @@ struct Environment {
     disk: Arc<dyn Disk>,
     boot_id: Option<String>,
     limits: SegmentLimits,
-    keeper_rest: Duration,
+    shrink_rest: Duration,
 }
 
 impl Environment {
@@ -134,7 +134,7 @@ impl Environment {
             disk: Arc::new(SystemDisk),
             boot_id: kernel_boot_id(),
             limits: SegmentLimits::default(),
-            keeper_rest: KEEPER_REST,
+            shrink_rest: SHRINK_REST,
         }
     }
 }
@@ -245,7 +245,7 @@ impl EmbeddedStore {
             if is_closed.load(Ordering::SeqCst) {
                 return Err(definite(StoreErrorCause::Closed));
             }
-            let Environment { disk, boot_id, limits, keeper_rest } = environment;
+            let Environment { disk, boot_id, limits, shrink_rest } = environment;
             let log = match in_memory {
                 Some(log) => {
                     let path = directory.hub_path(&hub);
@@ -257,7 +257,7 @@ impl EmbeddedStore {
                 None => {
                     let path = directory.create_hub(&hub)?;
                     let syncs = durability == Durability::Sync;
-                    let options = LogOptions { syncs, limits, keeper_rest, boot_id };
+                    let options = LogOptions { syncs, limits, shrink_rest, boot_id };
                     OpenLog::Disk(Arc::new(EmbeddedLog::open(directory, disk, &path, options)?))
                 }
             };

@@ -13,8 +13,8 @@ use super::directory::{DataDirectory, segment_bases};
 use super::disk::{Disk, SystemDisk};
 use super::log::{abandon, make_copy};
 use super::meta::{META_FILE, MetaContents};
+use super::redb_file::{damaged, open_overlay};
 use super::segment::{self, SealedSegment};
-use super::table::{damaged, open_overlay};
 use super::{CHECK_CACHE_BYTES, group, kernel_boot_id};
 use crate::store::{Checkpoint, StoreError, StoreErrorCause};
 

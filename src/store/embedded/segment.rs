@@ -10,7 +10,7 @@ use redb::{Database, ReadableDatabase as _, ReadableTable as _, TableDefinition}
 use super::backend::FailureCell;
 use super::disk::Disk;
 use super::group::{self, GroupError};
-use super::table::{OpenOptions, RedbFile, damaged, definite, open_overlay, overlay, redb_cause};
+use super::redb_file::{OpenOptions, RedbFile, damaged, definite, open_overlay, overlay, redb_cause};
 use crate::store::{Portion, StoreError, StoreErrorCause};
 
 /// Groups by the offset of their first record.

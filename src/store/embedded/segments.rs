@@ -16,8 +16,8 @@ use oncewire_protocol::log::{Certainty, Offset};
 use parking_lot::{Mutex, RwLock};
 
 use super::disk::{Disk, io_cause};
+use super::redb_file::definite;
 use super::segment::{self, ActiveSegment, Groups, SealedSegment};
-use super::table::definite;
 use crate::store::{Portion, StoreError, StoreErrorCause};
 use crate::telemetry::Episode;
 

@@ -9,9 +9,9 @@ use oncewire_protocol::log::Offset;
 use tokio::task::JoinHandle;
 
 use super::committer::Queue;
-use super::live::{Next, TailId};
+use super::redb_file::definite;
 use super::segments::Segments;
-use super::table::definite;
+use super::unread::{Next, TailId};
 use crate::store::{Portion, StoreError, StoreErrorCause};
 
 /// One reader of a log.
@@ -25,7 +25,7 @@ pub(super) struct EmbeddedTail {
 
 impl EmbeddedTail {
     pub(super) fn new(queue: Arc<Queue>, segments: Arc<Segments>, from: Offset) -> Self {
-        let id = queue.live(|live| live.add_tail(from));
+        let id = queue.unread(|unread| unread.add_tail(from));
         Self { queue, segments, id, reading: None }
     }
 }
@@ -45,16 +45,16 @@ impl Stream for EmbeddedTail {
                 if let Ok(portion) = &read
                     && let Some((last, _)) = portion.last()
                 {
-                    self.queue.live(|live| live.advance(self.id, Offset(last.0 + 1)));
+                    self.queue.unread(|unread| unread.advance(self.id, Offset(last.0 + 1)));
                 }
                 return Poll::Ready(Some(read));
             }
             let first = self.segments.first();
-            if self.queue.live(|live| live.position(self.id)) < first {
+            if self.queue.unread(|unread| unread.position(self.id)) < first {
                 let cause = StoreErrorCause::Trimmed { first: first.0 };
                 return Poll::Ready(Some(Err(definite(cause))));
             }
-            match self.queue.live(|live| live.next(self.id, context.waker())) {
+            match self.queue.unread(|unread| unread.next(self.id, context.waker())) {
                 Next::Records(portion) => return Poll::Ready(Some(Ok(portion))),
                 Next::Nothing => return Poll::Pending,
                 Next::OnDisk(from, end) => {
@@ -68,6 +68,6 @@ impl Stream for EmbeddedTail {
 
 impl Drop for EmbeddedTail {
     fn drop(&mut self) {
-        self.queue.live(|live| live.remove_tail(self.id));
+        self.queue.unread(|unread| unread.remove_tail(self.id));
     }
 }

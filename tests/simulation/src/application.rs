@@ -11,7 +11,7 @@
 use oncewire_checker::{Event as Seen, Membership};
 use oncewire_protocol::filter::Filter;
 use oncewire_protocol::hub::{Action, Command, CommandError, CommandId, Done, Input};
-use oncewire_protocol::log::{Audience, Permission, RequestKey, Selection, Sent};
+use oncewire_protocol::log::{Audience, IdempotencyKey, Permission, Selection, Sent};
 use oncewire_protocol::wire::{
     ConnectionId, GroupName, Message, Metadata, Payload, PayloadKind, Sender, Upstream,
 };
@@ -34,7 +34,7 @@ const ACK_ID: u64 = 1;
 pub struct Asked {
     hub: usize,
     action: Action,
-    key: RequestKey,
+    key: IdempotencyKey,
     /// The publisher and its publish, as the checker sees them.
     publish: Option<(String, Upstream)>,
     /// The sessions whose membership it changes.
@@ -44,7 +44,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    fn new(hub: usize, action: Action, key: RequestKey) -> Self {
+    fn new(hub: usize, action: Action, key: IdempotencyKey) -> Self {
         Self { hub, action, key, publish: None, meant: Vec::new(), first: None }
     }
 }
@@ -73,7 +73,7 @@ impl World {
             self.record(event);
             (Action::Send(sent), Some((name, publish)))
         };
-        let key = self.new_request_key(hub, number, number.is_multiple_of(2));
+        let key = self.new_idempotency_key(hub, number, number.is_multiple_of(2));
         self.ask(number, Asked { publish, ..Asked::new(hub, action, key) });
     }
 
@@ -104,7 +104,7 @@ impl World {
         } else {
             Action::Remove { selection, groups: vec![lounge] }
         };
-        let key = self.new_request_key(hub, number, number.is_multiple_of(2));
+        let key = self.new_idempotency_key(hub, number, number.is_multiple_of(2));
         self.ask(number, Asked { meant, ..Asked::new(hub, action, key) });
     }
 
@@ -184,7 +184,7 @@ impl World {
         }
         self.next_asked += 1;
         let number = self.next_asked;
-        let key = self.new_request_key(hub, number, true);
+        let key = self.new_idempotency_key(hub, number, true);
         self.ask(number, Asked::new(hub, action, key));
     }
 
@@ -204,7 +204,7 @@ impl World {
         hub: usize,
         shard: usize,
         asked: Option<u64>,
-        request: Option<RequestKey>,
+        request: Option<IdempotencyKey>,
         action: Action,
     ) {
         self.next_command += 1;

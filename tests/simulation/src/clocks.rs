@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use oncewire_protocol::driver::Folded;
 use oncewire_protocol::hub::Shard;
-use oncewire_protocol::log::{Body, HubTime, Record, RequestKey, RequestName, Time};
+use oncewire_protocol::log::{Body, HubTime, IdempotencyKey, Record, RequestName, Time};
 
 use crate::Failure;
 use crate::coverage::Path;
@@ -40,7 +40,7 @@ pub struct Clocks {
     /// that hold it, since a client may have published it again.
     ttl_over_us: Vec<BTreeMap<Bytes, OverByRecord>>,
     /// Requests of the application, with their hubs.
-    requests: Vec<(usize, RequestKey)>,
+    requests: Vec<(usize, IdempotencyKey)>,
 }
 
 /// A hub's time in one process.
@@ -165,9 +165,14 @@ impl World {
 
     /// The name of a request of the application, and for how long it is to be remembered. Of repeatable ones so few are
     /// remembered that some are forgotten before they come again.
-    pub(crate) fn new_request_key(&mut self, hub: usize, number: u64, is_repeatable: bool) -> RequestKey {
+    pub(crate) fn new_idempotency_key(
+        &mut self,
+        hub: usize,
+        number: u64,
+        is_repeatable: bool,
+    ) -> IdempotencyKey {
         let has_leaps = self.weather.has(Fault::ClockForward);
-        let key = RequestKey {
+        let key = IdempotencyKey {
             name: RequestName { id: u128::from(number), fingerprint: 0 },
             window_seconds: if has_leaps { LONG_WINDOW_SECONDS } else { WINDOW_SECONDS },
             window_requests: if is_repeatable { 6 } else { 10_000 },
@@ -179,13 +184,14 @@ impl World {
 
     /// The world has rested: a request that is remembered although its window is over, if there is one.
     pub(crate) fn remembered_too_long(&self) -> Option<String> {
-        let is_known = |(hub, key): &&(usize, RequestKey)| {
+        let is_known = |(hub, key): &&(usize, IdempotencyKey)| {
             let now = self.hub_time(*hub);
             self.hubs[*hub].shards.iter().any(|shard| shard.shard().knows(key, now))
         };
         // Repeatable ones are forgotten for their number, not for their time.
-        let is_short =
-            |(_, key): &&(usize, RequestKey)| key.window_seconds == WINDOW_SECONDS && !key.is_repeatable();
+        let is_short = |(_, key): &&(usize, IdempotencyKey)| {
+            key.window_seconds == WINDOW_SECONDS && !key.is_repeatable()
+        };
         let mut requests = self.clocks.requests.iter().filter(is_short);
         let (hub, key) = requests.find(is_known)?;
         Some(format!("{}: request {} after its window", self.hubs[*hub].name, key.name.id))

@@ -3,7 +3,7 @@
 use super::harness::*;
 use crate::filter::Filter;
 use crate::hub::{Action, CommandError, Done, HubSettings, NewSession, OpenError};
-use crate::log::{Audience, Certainty, Permission, Refusal, RequestKey, RequestName, Selection, Sent};
+use crate::log::{Audience, Certainty, IdempotencyKey, Permission, Refusal, RequestName, Selection, Sent};
 use crate::session::OutboxLimits;
 use crate::wire::{ConnectionId, GroupName, Subprotocol, UserId};
 
@@ -43,14 +43,14 @@ fn close(selection: Selection, reason: &str) -> Action {
     Action::Close { selection, reason: reason.to_owned() }
 }
 
-fn request(id: u128, fingerprint: u128) -> Option<RequestKey> {
+fn request(id: u128, fingerprint: u128) -> Option<IdempotencyKey> {
     let name = RequestName { id, fingerprint };
-    Some(RequestKey { name, window_seconds: 60, window_requests: 100, first_sent: None })
+    Some(IdempotencyKey { name, window_seconds: 60, window_requests: 100, first_sent: None })
 }
 
 /// A request that is the same each time, and has one answer.
-fn repeatable(id: u128, first_sent: u64) -> Option<RequestKey> {
-    request(id, 1).map(|key| RequestKey { first_sent: Some(first_sent), ..key })
+fn repeatable(id: u128, first_sent: u64) -> Option<IdempotencyKey> {
+    request(id, 1).map(|key| IdempotencyKey { first_sent: Some(first_sent), ..key })
 }
 
 /// Opens sessions of users, each in some groups.
@@ -356,8 +356,9 @@ fn r8_a_repeatable_request_has_its_first_answer_whatever_became_true_also_after_
 #[test]
 fn another_request_under_the_id_of_a_repeatable_one_is_always_refused() {
     let mut world = World::new();
-    let other =
-        || repeatable(1, 5).map(|key| RequestKey { name: RequestName { fingerprint: 2, ..key.name }, ..key });
+    let other = || {
+        repeatable(1, 5).map(|key| IdempotencyKey { name: RequestName { fingerprint: 2, ..key.name }, ..key })
+    };
     let first = world.request(send(all(), "m"), repeatable(1, 5), false);
     let early = world.request(send(all(), "n"), other(), false);
     world.settle();
@@ -373,7 +374,7 @@ fn another_request_under_the_id_of_a_repeatable_one_is_always_refused() {
 fn r8_a_repeatable_request_that_was_forgotten_is_not_executed_again_whatever_the_clock_says() {
     let mut world = World::new();
     let ask = |world: &mut World, id, first_sent| {
-        let key = repeatable(id, first_sent).map(|key| RequestKey { window_requests: 2, ..key });
+        let key = repeatable(id, first_sent).map(|key| IdempotencyKey { window_requests: 2, ..key });
         let command = world.request(send(all(), "m"), key, false);
         world.settle();
         world.done[&command]

@@ -8,7 +8,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::super::*;
-use crate::log::{Body, Certainty, Disconnected, EndReason, Permission, Record, RequestKey, Selection, Sent};
+use crate::log::{
+    Body, Certainty, Disconnected, EndReason, IdempotencyKey, Permission, Record, Selection, Sent,
+};
 use crate::session::testing::drain;
 use crate::session::{Progress, Request};
 use crate::wire::{Metadata, Payload, PayloadKind, ReconnectionToken, Subprotocol, Upstream, UserId};
@@ -320,7 +322,7 @@ impl World {
     }
 
     /// [`World::command`] with a request key.
-    pub fn request(&mut self, action: Action, request: Option<RequestKey>, is_strict: bool) -> CommandId {
+    pub fn request(&mut self, action: Action, request: Option<IdempotencyKey>, is_strict: bool) -> CommandId {
         let command = CommandId(self.name());
         self.handle(Input::Command(Box::new(Command { command, request, is_strict, action })));
         command

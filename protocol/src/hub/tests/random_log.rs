@@ -11,8 +11,8 @@ use super::super::*;
 use super::harness::group;
 use crate::filter::Filter;
 use crate::log::{
-    AckKey, Audience, Body, EndReason, Fingerprint, HandlerReply, HandlerState, Key, Opened, Permission,
-    Published, Refusal, RequestKey, RequestName, Selection, Sent, SequenceMark,
+    AckKey, Audience, Body, EndReason, Fingerprint, HandlerReply, HandlerState, IdempotencyKey, Key, Opened,
+    Permission, Published, Refusal, RequestName, Selection, Sent, SequenceMark,
 };
 use crate::wire::{Metadata, Payload, PayloadKind, Subprotocol, Upstream};
 
@@ -214,7 +214,7 @@ impl LogWriter {
                 (false, if *allow { granted } else { Body::Revoked { connection_id, permission, group } })
             }
             Step::Ask(whom, id, what) => {
-                request = id.map(|id| RequestKey {
+                request = id.map(|id| IdempotencyKey {
                     name: RequestName { id: u128::from(id), fingerprint: 0 },
                     window_seconds: 3600,
                     window_requests: self.window_requests,

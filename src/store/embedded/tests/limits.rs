@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::super::checkpoint_thread::ORDERS_MAX;
 use super::super::committer::{COMMIT_BYTES_MAX, QUEUE_BYTES_MAX, QUEUE_RECORDS_MAX};
-use super::super::keeper::KEEPER_ORDERS_MAX;
 use super::faulty_disk::FaultyDisk;
 use super::*;
 
@@ -90,7 +90,7 @@ async fn orders_to_the_keeper_are_bounded() {
     let first = opened.log.checkpoint(vec![save("a", 1, 10)]);
     disk.wait_for_held().await;
     let refused = AtomicUsize::new(0);
-    let others: Vec<_> = (0..KEEPER_ORDERS_MAX + 1)
+    let others: Vec<_> = (0..ORDERS_MAX + 1)
         .map(|_| opened.log.checkpoint(Vec::new()))
         .filter_map(|order| match order.now_or_never_or_keep() {
             Ok(order) => Some(order),
@@ -101,7 +101,7 @@ async fn orders_to_the_keeper_are_bounded() {
             }
         })
         .collect();
-    assert_eq!((others.len(), refused.into_inner()), (KEEPER_ORDERS_MAX, 1));
+    assert_eq!((others.len(), refused.into_inner()), (ORDERS_MAX, 1));
     disk.hold_syncs(false);
     first.await.unwrap();
     futures_util::future::try_join_all(others).await.unwrap();
@@ -116,7 +116,7 @@ impl NowOrKeep for futures_util::future::BoxFuture<'static, Result<(), StoreErro
     fn now_or_never_or_keep(mut self) -> Result<Self, StoreError> {
         match futures_util::FutureExt::now_or_never(&mut self) {
             Some(Err(error)) => Err(error),
-            Some(Ok(())) => panic!("the keeper is held"),
+            Some(Ok(())) => panic!("the checkpoint thread is held"),
             None => Ok(self),
         }
     }
@@ -128,7 +128,7 @@ async fn a_tail_that_is_far_behind_reads_the_same_from_the_disk() {
     let opened = bench.open().await.unwrap();
     let mut behind = opened.log.tail(Offset(0));
     let mut ahead = opened.log.tail(Offset(0));
-    let count = super::super::live::KEPT_RECORDS_MAX as u64 + 5000;
+    let count = super::super::unread::KEPT_RECORDS_MAX as u64 + 5000;
     let mut ahead_read = 0;
     for begin in (0..count).step_by(1000) {
         opened.append(begin..(begin + 1000).min(count), 20).await.unwrap();

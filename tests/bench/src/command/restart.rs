@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use futures_util::stream::{StreamExt as _, TryStreamExt as _};
 use oncewire::config::Config;
 use oncewire::config::Durability;
-use oncewire::engine::{Engine, HubHandle, HubUnavailable, NewSession, Socket};
+use oncewire::engine::{AttachedSocket, Engine, HubHandle, HubUnavailable, NewSession};
 use oncewire::store::{EmbeddedStore, Store};
 use oncewire_protocol::log::{BootId, ChunkCheckpoint};
 use oncewire_protocol::session::Request;
@@ -218,14 +218,15 @@ pub fn run_process(args: &RestartProcessArgs) -> Result<()> {
 }
 
 /// Opens all sessions and publishes.
-async fn fill(engine: &Engine, load: Load) -> Result<Vec<Socket>> {
-    let hub = engine.hub(&HubName::new(HUB)?).await?;
+async fn fill(engine: &Engine, load: Load) -> Result<Vec<AttachedSocket>> {
+    let hub = engine.hub_to_join(&HubName::new(HUB)?).await?;
     let publisher = hub.open(session("publisher", None)).await?;
     let opening = (0..load.sessions).map(|n| {
         let hub = hub.clone();
         async move { anyhow::Ok(hub.open(session(&name(n), Some(group(n % load.groups)?))).await?) }
     });
-    let sockets: Vec<Socket> = futures_util::stream::iter(opening).buffered(OPENING).try_collect().await?;
+    let sockets: Vec<AttachedSocket> =
+        futures_util::stream::iter(opening).buffered(OPENING).try_collect().await?;
     for round in 0..load.messages {
         // All that came so far, so that the last ones are left in the end.
         if (load.messages - round).is_multiple_of(load.unacknowledged) {
@@ -244,7 +245,7 @@ async fn fill(engine: &Engine, load: Load) -> Result<Vec<Socket>> {
 }
 
 /// Waits until everything that was submitted has been published.
-async fn settle(publisher: &Socket) {
+async fn settle(publisher: &AttachedSocket) {
     while publisher.attachment().outbox.lock().pending_requests() > 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -253,7 +254,7 @@ async fn settle(publisher: &Socket) {
 /// Waits until the hub takes sockets.
 async fn started(engine: &Engine) -> Result<HubHandle> {
     loop {
-        match engine.find(&HubName::new(HUB)?) {
+        match engine.hub_at_once(&HubName::new(HUB)?) {
             Ok(Some(hub)) => return Ok(hub),
             Ok(None) => bail!("there is no hub"),
             Err(HubUnavailable::Starting) => tokio::time::sleep(Duration::from_millis(1)).await,
@@ -263,12 +264,12 @@ async fn started(engine: &Engine) -> Result<HubHandle> {
 }
 
 /// Attaches all sessions. Each acknowledges again all but its last messages.
-async fn resume_all(hub: &HubHandle, load: Load) -> Result<Vec<Socket>> {
+async fn resume_all(hub: &HubHandle, load: Load) -> Result<Vec<AttachedSocket>> {
     let resume = |n: u32| resume(hub.clone(), name(n), load.unacknowledged as usize);
     futures_util::stream::iter((0..load.sessions).map(resume)).buffered(OPENING).try_collect().await
 }
 
-async fn resume(hub: HubHandle, name: String, unacknowledged: usize) -> Result<Socket> {
+async fn resume(hub: HubHandle, name: String, unacknowledged: usize) -> Result<AttachedSocket> {
     let socket = hub.resume(ConnectionId::new(&name), Subprotocol::JsonReliable).await?;
     let ids: Vec<u64> = socket.attachment().outbox.lock().unacknowledged().map(|(id, _)| id).collect();
     let acknowledged = ids.len().saturating_sub(unacknowledged);

@@ -20,12 +20,12 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
-use super::admission::{Attached, Newcomer};
-use super::handshake::{Handshake, Purpose, Recover, Refusal, Selected, decide};
 use super::listener::{Peer, Present};
+use super::new_session::{Attached, Newcomer};
 use super::patient::Patient;
 use super::pool::Upgrading;
 use super::refusals::Asked;
+use super::upgrade_request::{Purpose, Recover, Refusal, Selected, UpgradeRequest, decide};
 use super::{Edge, Shared, socket, tls};
 use crate::engine;
 use crate::telemetry::RecoveryRefusal;
@@ -81,7 +81,7 @@ async fn upgrade(
     let on_upgrade = parts.extensions.remove::<OnUpgrade>().ok_or(Refusal::NotAnUpgrade)?;
     let mut pending = parts.extensions.remove::<Arc<Upgrading>>();
     let presence = parts.extensions.remove::<Present>();
-    let Handshake { websocket_key, mut selected, purpose } = handshake;
+    let UpgradeRequest { websocket_key, mut selected, purpose } = handshake;
     let outcome = match purpose {
         Purpose::Begin(begin) => {
             let mut newcomer = by(deadline, Newcomer::new(&shared, begin, selected)).await?;
@@ -146,7 +146,7 @@ async fn recover_session(
 ) -> Result<Recovered, Refusal> {
     let edge = &shared.edge;
     let Recover { hub, connection_id, reconnection_token } = recover;
-    let found = edge.engine.find(&hub).map_err(|_| Refusal::Unavailable)?;
+    let found = edge.engine.hub_at_once(&hub).map_err(|_| Refusal::Unavailable)?;
     let refused = |refusal| {
         shared.refusals.tell_recovery(refusal, Some(connection_id.as_str()), asked);
         Ok(Recovered::Refused)

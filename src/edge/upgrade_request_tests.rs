@@ -54,7 +54,7 @@ impl Asking {
         self
     }
 
-    fn decide(&self) -> Result<Handshake, Refusal> {
+    fn decide(&self) -> Result<UpgradeRequest, Refusal> {
         let mut request =
             Request::builder().method(&self.method).version(self.version).uri(self.target.as_str());
         for (name, value) in &self.headers {

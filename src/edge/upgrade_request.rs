@@ -21,7 +21,7 @@ use crate::config::Config;
 const WEBSOCKET_KEY_BYTES: usize = 16;
 
 /// What a client that may upgrade asks for.
-pub(super) struct Handshake {
+pub(super) struct UpgradeRequest {
     /// The client's key, from which the answer's is derived.
     pub websocket_key: String,
     /// What was negotiated.
@@ -148,7 +148,7 @@ pub(super) fn decide(
     keys: &AccessKeys,
     config: &Config,
     now_unix_seconds: u64,
-) -> Result<Handshake, Refusal> {
+) -> Result<UpgradeRequest, Refusal> {
     let websocket_key = websocket_key(request).ok_or(Refusal::NotAnUpgrade)?;
     if !may_upgrade(&request.headers, config, true) {
         return Err(Refusal::ForeignOrigin);
@@ -166,7 +166,7 @@ pub(super) fn decide(
     } else {
         Purpose::Begin(begin(request, hub, &query, keys, config, now_unix_seconds)?)
     };
-    Ok(Handshake { websocket_key, selected, purpose })
+    Ok(UpgradeRequest { websocket_key, selected, purpose })
 }
 
 /// The client's access token, wherever it stands.
@@ -252,5 +252,5 @@ fn begin(
 }
 
 #[cfg(test)]
-#[path = "handshake_tests.rs"]
+#[path = "upgrade_request_tests.rs"]
 mod tests;

@@ -15,8 +15,8 @@ use super::HubClock;
 use super::counts::{CountedSocket, LiveCounts};
 use super::shard::{Attached, Command};
 
-/// An attached socket. Dropping it without [`Socket::close`] counts as a lost socket.
-pub struct Socket {
+/// An attached socket. Dropping it without [`AttachedSocket::close`] counts as a lost socket.
+pub struct AttachedSocket {
     attachment: Attachment,
     shard: mpsc::Sender<Command>,
     clock: HubClock,
@@ -25,7 +25,7 @@ pub struct Socket {
     _counted: CountedSocket,
 }
 
-impl Socket {
+impl AttachedSocket {
     pub(super) fn new(
         Attached { attachment, user_id }: Attached,
         shard: mpsc::Sender<Command>,
@@ -94,7 +94,7 @@ impl Socket {
     }
 }
 
-impl Drop for Socket {
+impl Drop for AttachedSocket {
     fn drop(&mut self) {
         if self.is_closed {
             return;

@@ -18,10 +18,10 @@ use tokio::time::timeout;
 use uuid::Uuid;
 
 use super::Shared;
-use super::connecting::{NotOffered, choose, describe};
-use super::handshake::{Begin, Refusal, Selected, offer};
-use super::sockets::Place;
-use crate::engine::{self, Accepted, ConnectRefused, HubUnavailable, NewSession, Socket};
+use super::all_sockets::Place;
+use super::connect_event::{NotOffered, choose, describe};
+use super::upgrade_request::{Begin, Refusal, Selected, offer};
+use crate::engine::{self, Accepted, AttachedSocket, ConnectRefused, HubUnavailable, NewSession};
 
 /// Handlers that are being told at once of sessions which they accepted and which never began; beyond it they are not
 /// told.
@@ -40,7 +40,7 @@ pub(super) struct Attached {
     pub selected: Selected,
     /// Where the client's frames go, if it is raw and publishes.
     pub publishes_to: Option<RawTarget>,
-    pub socket: Socket,
+    pub socket: AttachedSocket,
     pub place: Place,
 }
 
@@ -126,7 +126,7 @@ impl Newcomer {
         if !shared.edge.engine.takes_groups(&groups) {
             return Err(too_many_groups);
         }
-        let handle = shared.edge.engine.hub(&hub).await?;
+        let handle = shared.edge.engine.hub_to_join(&hub).await?;
         let reconnection_token = selected.subprotocol.is_reliable().then(|| {
             let token = shared.edge.reconnection_tokens.issue(
                 hub.as_str(),
@@ -230,5 +230,5 @@ impl From<ConnectRefused> for Refusal {
 }
 
 #[cfg(test)]
-#[path = "admission_tests.rs"]
+#[path = "new_session_tests.rs"]
 mod tests;

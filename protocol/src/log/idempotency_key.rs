@@ -16,7 +16,7 @@ use super::Time;
 /// version. What the fold depends on is part of it too, so that a changed configuration never changes what an old log
 /// means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RequestKey {
+pub struct IdempotencyKey {
     /// The request.
     pub name: RequestName,
     /// How long requests of its kind are remembered, in seconds.
@@ -61,7 +61,7 @@ pub struct ExecutedRequest {
     pub name: RequestName,
     /// Its record's time.
     pub time: Time,
-    /// See [`RequestKey::first_sent`].
+    /// See [`IdempotencyKey::first_sent`].
     pub first_sent: Option<u64>,
     /// Why it was refused; none if it was executed.
     pub refusal: Option<Refusal>,
@@ -111,7 +111,7 @@ pub struct RequestsCheckpoint {
     pub plain: RequestNumbers,
     /// Those that are.
     pub repeatable: RequestNumbers,
-    /// The latest [`RequestKey::first_sent`] of a repeatable request that is forgotten.
+    /// The latest [`IdempotencyKey::first_sent`] of a repeatable request that is forgotten.
     pub forgotten_first_sent: Option<u64>,
 }
 
@@ -128,7 +128,7 @@ pub enum Refusal {
     TooManyGroups,
 }
 
-impl RequestKey {
+impl IdempotencyKey {
     /// Whether the application has asked for the same answer to every repetition.
     pub fn is_repeatable(&self) -> bool {
         self.first_sent.is_some()

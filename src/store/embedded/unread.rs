@@ -18,7 +18,7 @@ const PORTION_RECORDS_MAX: usize = 1024;
 
 /// The newest records, and who reads them.
 #[derive(Debug, Default)]
-pub(super) struct Live {
+pub(super) struct Unread {
     end: Offset,
     /// The newest records up to the end.
     kept: VecDeque<Arc<Record>>,
@@ -48,7 +48,7 @@ pub(super) enum Next {
     OnDisk(Offset, Offset),
 }
 
-impl Live {
+impl Unread {
     pub(super) fn new(end: Offset) -> Self {
         Self { end, ..Self::default() }
     }
@@ -149,8 +149,8 @@ mod tests {
         (0..count).map(|n| Arc::new(Shard::booted(BootId(1), Time(n), false)))
     }
 
-    fn next(live: &mut Live, tail: TailId) -> (u64, usize) {
-        match live.next(tail, Waker::noop()) {
+    fn next(unread: &mut Unread, tail: TailId) -> (u64, usize) {
+        match unread.next(tail, Waker::noop()) {
             Next::Records(portion) => (portion[0].0.0, portion.len()),
             other => panic!("{other:?}"),
         }
@@ -158,42 +158,42 @@ mod tests {
 
     #[test]
     fn nothing_is_kept_without_a_tail_and_after_the_slowest() {
-        let mut live = Live::new(Offset(10));
-        live.push(records(5));
-        assert_eq!((live.end(), live.kept.len()), (Offset(15), 0));
-        let (one, other) = (live.add_tail(Offset(15)), live.add_tail(Offset(15)));
-        live.push(records(3));
-        assert_eq!(next(&mut live, one), (15, 3));
-        assert_eq!(live.kept.len(), 3, "the other has not read them");
-        assert_eq!(next(&mut live, other), (15, 3));
-        assert_eq!((live.kept.len(), live.kept_bytes), (0, 0));
-        live.push(records(2));
-        live.remove_tail(one);
-        assert_eq!(next(&mut live, other), (18, 2));
+        let mut unread = Unread::new(Offset(10));
+        unread.push(records(5));
+        assert_eq!((unread.end(), unread.kept.len()), (Offset(15), 0));
+        let (one, other) = (unread.add_tail(Offset(15)), unread.add_tail(Offset(15)));
+        unread.push(records(3));
+        assert_eq!(next(&mut unread, one), (15, 3));
+        assert_eq!(unread.kept.len(), 3, "the other has not read them");
+        assert_eq!(next(&mut unread, other), (15, 3));
+        assert_eq!((unread.kept.len(), unread.kept_bytes), (0, 0));
+        unread.push(records(2));
+        unread.remove_tail(one);
+        assert_eq!(next(&mut unread, other), (18, 2));
     }
 
     #[test]
     fn a_tail_too_far_behind_reads_the_oldest_from_the_disk() {
-        let mut live = Live::new(Offset(0));
-        let tail = live.add_tail(Offset(0));
-        live.push(records(KEPT_RECORDS_MAX as u64 + 100));
-        assert_eq!(live.kept.len(), KEPT_RECORDS_MAX);
-        assert!(matches!(live.next(tail, Waker::noop()), Next::OnDisk(Offset(0), Offset(100))));
-        live.advance(tail, Offset(60));
-        assert!(matches!(live.next(tail, Waker::noop()), Next::OnDisk(Offset(60), Offset(100))));
-        live.advance(tail, Offset(100));
-        assert_eq!(next(&mut live, tail), (100, PORTION_RECORDS_MAX));
+        let mut unread = Unread::new(Offset(0));
+        let tail = unread.add_tail(Offset(0));
+        unread.push(records(KEPT_RECORDS_MAX as u64 + 100));
+        assert_eq!(unread.kept.len(), KEPT_RECORDS_MAX);
+        assert!(matches!(unread.next(tail, Waker::noop()), Next::OnDisk(Offset(0), Offset(100))));
+        unread.advance(tail, Offset(60));
+        assert!(matches!(unread.next(tail, Waker::noop()), Next::OnDisk(Offset(60), Offset(100))));
+        unread.advance(tail, Offset(100));
+        assert_eq!(next(&mut unread, tail), (100, PORTION_RECORDS_MAX));
     }
 
     #[test]
     fn kept_bytes_are_bounded_too() {
-        let mut live = Live::new(Offset(0));
-        live.add_tail(Offset(0));
+        let mut unread = Unread::new(Offset(0));
+        unread.add_tail(Offset(0));
         let connection_ids = vec![ConnectionId::new(&"x".repeat(10_000))];
         let booted = Shard::booted(BootId(1), Time(0), false);
         let record = Arc::new(Record { body: Body::Told { connection_ids }, ..booted });
         let count = KEPT_BYTES_MAX / record.memory_bytes();
-        live.push(std::iter::repeat_n(record, count + 1));
-        assert!(live.kept_bytes <= KEPT_BYTES_MAX && live.kept.len() == count);
+        unread.push(std::iter::repeat_n(record, count + 1));
+        assert!(unread.kept_bytes <= KEPT_BYTES_MAX && unread.kept.len() == count);
     }
 }

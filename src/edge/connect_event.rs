@@ -4,8 +4,8 @@ use axum::http::header::AUTHORIZATION;
 use axum::http::request;
 use oncewire_protocol::wire::{ConnectionId, Subprotocol};
 
-use super::handshake::{Begin, Selected, access_token, offer};
 use super::query::Query;
+use super::upgrade_request::{Begin, Selected, access_token, offer};
 use crate::auth::all_claims;
 use crate::engine::Connecting;
 use crate::query;

@@ -1,9 +1,9 @@
-//! The handlers again when the configuration file changes.
+//! The configuration file of a running gateway: what is used of it when it changes.
 
 use std::path::PathBuf;
 
-use super::{Events, EventsError};
 use crate::config::{Config, ConfigError, Overrides};
+use crate::events::{Events, EventsError};
 use crate::reload::Reloaded;
 
 /// The configuration file of a running gateway. Of what changes in it, the event handlers alone are used.

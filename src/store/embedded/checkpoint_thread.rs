@@ -10,17 +10,17 @@ use tokio::sync::oneshot;
 
 use super::committer::Queue;
 use super::meta::Meta;
+use super::redb_file::definite;
 use super::segments::Segments;
-use super::table::definite;
 use crate::store::{CheckpointChange, StoreError, StoreErrorCause};
 
-/// Orders that may wait for the keeper.
-pub(super) const KEEPER_ORDERS_MAX: usize = 1024;
+/// Orders that may wait for the checkpoint thread.
+pub(super) const ORDERS_MAX: usize = 1024;
 
 /// Where an order is answered.
 pub(super) type Reply = oneshot::Sender<Result<(), StoreError>>;
 
-/// What the keeper does.
+/// What the checkpoint thread does.
 pub(super) enum Order {
     Change(Vec<CheckpointChange>, Reply),
     Trim(Offset, Reply),
@@ -31,13 +31,13 @@ pub(super) enum Order {
     Stop,
 }
 
-/// Gives orders to the keeper.
+/// Gives orders to the checkpoint thread.
 #[derive(Clone)]
 pub(super) struct Orders(SyncSender<Order>);
 
 impl Orders {
     pub(super) fn channel() -> (Self, Receiver<Order>) {
-        let (sender, orders) = sync_channel(KEEPER_ORDERS_MAX);
+        let (sender, orders) = sync_channel(ORDERS_MAX);
         (Self(sender), orders)
     }
 
@@ -59,7 +59,7 @@ impl Orders {
         let _ = self.0.try_send(Order::TrimAgain);
     }
 
-    /// Has the keeper end, after what was ordered before.
+    /// Has the checkpoint thread end, after what was ordered before.
     pub(super) fn stop(&self) {
         let _ = self.0.send(Order::Stop);
     }
@@ -73,18 +73,18 @@ pub(super) fn run(
     meta: &Arc<Meta>,
     rest: Duration,
 ) {
-    let keeper = Keeper { queue, meta };
+    let checkpoint_thread = CheckpointThread { queue, meta };
     loop {
         let order = match orders.recv_timeout(rest) {
-            Err(RecvTimeoutError::Timeout) if keeper.shrink() => orders.recv().ok(),
+            Err(RecvTimeoutError::Timeout) if checkpoint_thread.shrink() => orders.recv().ok(),
             Err(RecvTimeoutError::Timeout) => continue,
             order => order.ok(),
         };
         match order {
             Some(Order::Stop) | None => return,
-            Some(Order::Change(changes, reply)) => drop(reply.send(keeper.change(&changes))),
+            Some(Order::Change(changes, reply)) => drop(reply.send(checkpoint_thread.change(&changes))),
             Some(Order::Trim(before, reply)) => drop(reply.send(segments.trim(before))),
-            Some(Order::BeginEpoch(reply)) => drop(reply.send(keeper.begin_epoch())),
+            Some(Order::BeginEpoch(reply)) => drop(reply.send(checkpoint_thread.begin_epoch())),
             Some(Order::TrimAgain) => {
                 if let Err(error) = segments.trim(queue.trimmed_to()) {
                     tracing::warn!(%error, "trimmed segments of the log could not be removed");
@@ -94,18 +94,18 @@ pub(super) fn run(
     }
 }
 
-struct Keeper<'a> {
+struct CheckpointThread<'a> {
     queue: &'a Queue,
     meta: &'a Meta,
 }
 
-impl Keeper<'_> {
+impl CheckpointThread<'_> {
     fn change(&self, changes: &[CheckpointChange]) -> Result<(), StoreError> {
-        self.settled(self.queue.check_not_failed().and_then(|()| self.meta.change(changes)))
+        self.checked(self.queue.check_not_failed().and_then(|()| self.meta.change(changes)))
     }
 
     fn begin_epoch(&self) -> Result<(), StoreError> {
-        self.settled(self.queue.check_not_failed().and_then(|()| self.meta.begin_epoch()))
+        self.checked(self.queue.check_not_failed().and_then(|()| self.meta.begin_epoch()))
     }
 
     /// Gives room back; false if somebody reads meanwhile, and it has to be tried again.
@@ -115,14 +115,14 @@ impl Keeper<'_> {
         }
         let shrunk = self.meta.shrink_at_rest();
         let is_done = *shrunk.as_ref().unwrap_or(&true);
-        if let Err(error) = self.settled(shrunk.map(drop)) {
+        if let Err(error) = self.checked(shrunk.map(drop)) {
             tracing::warn!(%error, "room that checkpoints do not need could not be given back");
         }
         is_done
     }
 
     /// After a failure that leaves nothing certain the log takes nothing more.
-    fn settled(&self, outcome: Result<(), StoreError>) -> Result<(), StoreError> {
+    fn checked(&self, outcome: Result<(), StoreError>) -> Result<(), StoreError> {
         if let Err(error) = &outcome
             && error.is_fatal()
         {
