@@ -29,12 +29,18 @@ pub struct AckWindow {
     capacity: usize,
     /// Each with a larger id than those before it.
     rising: VecDeque<Executed>,
-    /// Those that had a larger one before them when they came.
-    late: VecDeque<Executed>,
-    /// Which of the late ones has an id, by its turn.
-    late_turns: BTreeMap<AckId, u64>,
+    /// Most sessions have none.
+    late: Option<Box<Late>>,
     /// Executed in all: the turn of the next one.
     turns: u64,
+}
+
+/// Those that had a larger one before them when they came.
+#[derive(Debug, Default)]
+struct Late {
+    executed: VecDeque<Executed>,
+    /// Which of them has an id, by its turn.
+    turns: BTreeMap<AckId, u64>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -47,8 +53,7 @@ struct Executed {
 impl AckWindow {
     /// An empty window for this many ids.
     pub fn new(capacity: usize) -> Self {
-        let (rising, late) = (VecDeque::new(), VecDeque::new());
-        Self { capacity, rising, late, late_turns: BTreeMap::new(), turns: 0 }
+        Self { capacity, rising: VecDeque::new(), late: None, turns: 0 }
     }
 
     /// A window that remembers these, oldest first.
@@ -67,13 +72,17 @@ impl AckWindow {
 
     /// About what it takes in memory, in bytes.
     pub fn memory_bytes(&self) -> usize {
-        let places = self.rising.capacity() + self.late.capacity();
-        places * size_of::<Executed>() + self.late.len() * LATE_BYTES
+        let of_late = |late: &Late| {
+            let places = late.executed.capacity() * size_of::<Executed>();
+            size_of::<Late>() + places + late.executed.len() * LATE_BYTES
+        };
+        self.rising.capacity() * size_of::<Executed>() + self.late.as_deref().map_or(0, of_late)
     }
 
     /// What it remembers, oldest first.
     pub fn executed(&self) -> impl Iterator<Item = AckKey> {
-        let (mut rising, mut late) = (self.rising.iter().peekable(), self.late.iter().peekable());
+        let late = self.late.iter().flat_map(|late| &late.executed);
+        let (mut rising, mut late) = (self.rising.iter().peekable(), late.peekable());
         std::iter::from_fn(move || {
             let is_late_next = match (rising.peek(), late.peek()) {
                 (Some(next), Some(late)) => late.turn < next.turn,
@@ -100,15 +109,16 @@ impl AckWindow {
     }
 
     fn find(&self, ack_id: AckId) -> Option<&Executed> {
-        if self.rising.back().is_none_or(|last| last.ack_id < ack_id) && self.late.is_empty() {
+        if self.rising.back().is_none_or(|last| last.ack_id < ack_id) && self.late.is_none() {
             return None;
         }
         if let Ok(at) = self.rising.binary_search_by_key(&ack_id, |executed| executed.ack_id) {
             return self.rising.get(at);
         }
-        let turn = self.late_turns.get(&ack_id)?;
-        let at = self.late.binary_search_by_key(turn, |executed| executed.turn).ok()?;
-        self.late.get(at)
+        let late = self.late.as_ref()?;
+        let turn = late.turns.get(&ack_id)?;
+        let at = late.executed.binary_search_by_key(turn, |executed| executed.turn).ok()?;
+        late.executed.get(at)
     }
 
     /// Remembers an executed request. An id that is known keeps its place and its fingerprint.
@@ -116,33 +126,46 @@ impl AckWindow {
         if self.capacity == 0 || self.contains(ack_id) {
             return;
         }
-        if self.rising.len() + self.late.len() == self.capacity {
+        if self.len() == self.capacity {
             self.forget_oldest();
         }
         let executed = Executed { ack_id, fingerprint, turn: self.turns };
         self.turns += 1;
         let is_late = self.rising.back().is_some_and(|last| last.ack_id > ack_id);
-        let room = self.capacity - self.rising.len() - self.late.len();
-        let ring = if is_late { &mut self.late } else { &mut self.rising };
+        let room = self.capacity - self.len();
+        let ring = if is_late {
+            let late = self.late.get_or_insert_default();
+            late.turns.insert(ack_id, executed.turn);
+            &mut late.executed
+        } else {
+            &mut self.rising
+        };
         if ring.len() == ring.capacity() {
             // Twice as many as before, but never more than it will come to.
             ring.reserve_exact(ring.len().max(4).min(room));
         }
         ring.push_back(executed);
-        if is_late {
-            self.late_turns.insert(ack_id, executed.turn);
-        }
+    }
+
+    fn len(&self) -> usize {
+        self.rising.len() + self.late.as_ref().map_or(0, |late| late.executed.len())
     }
 
     fn forget_oldest(&mut self) {
-        let is_late = match (self.rising.front(), self.late.front()) {
+        let first_late = self.late.as_ref().and_then(|late| late.executed.front());
+        let is_late = match (self.rising.front(), first_late) {
             (Some(first), Some(late)) => late.turn < first.turn,
             (first, _) => first.is_none(),
         };
         if !is_late {
             self.rising.pop_front();
-        } else if let Some(forgotten) = self.late.pop_front() {
-            self.late_turns.remove(&forgotten.ack_id);
+        } else if let Some(late) = &mut self.late
+            && let Some(forgotten) = late.executed.pop_front()
+        {
+            late.turns.remove(&forgotten.ack_id);
+            if late.executed.is_empty() {
+                self.late = None;
+            }
         }
     }
 }
@@ -192,8 +215,12 @@ mod tests {
     fn ids_in_any_order_leave_nothing_behind() {
         let mut window = AckWindow::new(100);
         (0..10_000u64).for_each(|n| window.insert(n.wrapping_mul(0x9E37_79B9_7F4A_7C15), fingerprint(0)));
-        assert_eq!((window.executed().count(), window.late_turns.len()), (100, window.late.len()));
-        assert!(window.memory_bytes() <= 100 * (2 * size_of::<Executed>() + LATE_BYTES));
+        let late = window.late.as_ref().unwrap();
+        assert_eq!((window.executed().count(), late.turns.len()), (100, late.executed.len()));
+        let late_bytes = size_of::<Late>() + 100 * LATE_BYTES;
+        assert!(window.memory_bytes() <= 100 * 2 * size_of::<Executed>() + late_bytes);
+        (1..=100).for_each(|id| window.insert(u64::MAX - 100 + id, fingerprint(0)));
+        assert!(window.late.is_none(), "its last id is forgotten");
     }
 
     proptest! {

@@ -30,6 +30,13 @@ pub struct Permissions {
 #[derive(Debug, Default)]
 struct Rules {
     all: bool,
+    /// Most sessions have none of these.
+    of_groups: Option<Box<GroupRules>>,
+}
+
+/// Rules that are not for all groups.
+#[derive(Debug, Default)]
+struct GroupRules {
     patterns: Vec<Pattern>,
     /// `true` allows, `false` denies.
     literals: BTreeMap<GroupName, bool>,
@@ -61,7 +68,7 @@ impl Permissions {
     /// Whether a role grants anything.
     pub fn is_role(role: &str) -> bool {
         let Self { join_leave, send } = Self::from_roles(&[role.to_owned()]);
-        let grants = |rules: &Rules| rules.all || !rules.patterns.is_empty() || !rules.literals.is_empty();
+        let grants = |rules: &Rules| rules.all || rules.of_groups.is_some();
         grants(&join_leave) || grants(&send)
     }
 
@@ -69,12 +76,12 @@ impl Permissions {
     pub fn to_checkpoint(&self, permission: Permission) -> RulesCheckpoint {
         let rules = self.rules(permission);
         let literals = |allow: bool| {
-            let of_kind = rules.literals.iter().filter(move |(_, allows)| **allows == allow);
+            let of_kind = rules.literals().filter(move |(_, allows)| **allows == allow);
             of_kind.map(|(group, _)| group.clone()).collect()
         };
         RulesCheckpoint {
             all: rules.all,
-            patterns: rules.patterns.iter().map(ToString::to_string).collect(),
+            patterns: rules.patterns().iter().map(ToString::to_string).collect(),
             allowed: literals(true),
             denied: literals(false),
         }
@@ -100,8 +107,8 @@ impl Permissions {
         pending: usize,
     ) -> Result<(), PermissionError> {
         let rules = self.rules(permission);
-        let adds_a_rule = !rules.literals.contains_key(group) && rules.allow(group) != allow;
-        if adds_a_rule && rules.literals.len() + pending >= PERMISSION_LITERALS_MAX {
+        let adds_a_rule = rules.literal(group).is_none() && rules.allow(group) != allow;
+        if adds_a_rule && rules.literals().len() + pending >= PERMISSION_LITERALS_MAX {
             return Err(PermissionError::TooManyRules);
         }
         Ok(())
@@ -142,17 +149,33 @@ impl Rules {
         let allowed = stored.allowed.into_iter().map(|group| (group, true));
         let denied = stored.denied.into_iter().map(|group| (group, false));
         let literals: BTreeMap<GroupName, bool> = allowed.chain(denied).collect();
-        Self {
-            all: stored.all,
+        let of_groups = GroupRules {
             patterns: stored.patterns.iter().filter_map(|text| Pattern::parse(text)).collect(),
             name_bytes: group_name_bytes(literals.keys()),
             literals,
-        }
+        };
+        let is_empty = of_groups.patterns.is_empty() && of_groups.literals.is_empty();
+        Self { all: stored.all, of_groups: (!is_empty).then(|| Box::new(of_groups)) }
     }
 
     fn memory_bytes(&self) -> usize {
-        let patterns: usize = self.patterns.iter().map(|pattern| size_of_val(&*pattern.0)).sum();
-        patterns + self.name_bytes + self.literals.len() * LITERAL_BYTES
+        self.of_groups.as_ref().map_or(0, |rules| {
+            let patterns: usize = rules.patterns.iter().map(|pattern| size_of_val(&*pattern.0)).sum();
+            size_of::<GroupRules>() + patterns + rules.name_bytes + rules.literals.len() * LITERAL_BYTES
+        })
+    }
+
+    fn patterns(&self) -> &[Pattern] {
+        self.of_groups.as_ref().map_or(&[], |rules| &rules.patterns)
+    }
+
+    fn literals(&self) -> impl ExactSizeIterator<Item = (&GroupName, &bool)> {
+        static NONE: BTreeMap<GroupName, bool> = BTreeMap::new();
+        self.of_groups.as_ref().map_or(&NONE, |rules| &rules.literals).iter()
+    }
+
+    fn literal(&self, group: &GroupName) -> Option<bool> {
+        self.of_groups.as_ref()?.literals.get(group).copied()
     }
 
     /// Takes what follows `joinLeaveGroup` or `sendToGroup` in a role.
@@ -160,13 +183,13 @@ impl Rules {
         if target.is_empty() {
             self.all = true;
         } else if let Some(pattern) = target.strip_prefix("s.") {
-            if self.patterns.len() < PERMISSION_PATTERNS_MAX
+            if self.patterns().len() < PERMISSION_PATTERNS_MAX
                 && let Some(pattern) = Pattern::parse(pattern)
             {
-                self.patterns.push(pattern);
+                self.of_groups.get_or_insert_default().patterns.push(pattern);
             }
         } else if let Some(literal) = target.strip_prefix('.')
-            && self.literals.len() < PERMISSION_LITERALS_MAX
+            && self.literals().len() < PERMISSION_LITERALS_MAX
             && let Ok(group) = GroupName::new(literal)
         {
             self.insert(group, true);
@@ -175,22 +198,25 @@ impl Rules {
 
     fn insert(&mut self, group: GroupName, allow: bool) {
         let bytes = group.as_str().len();
-        if self.literals.insert(group, allow).is_none() {
-            self.name_bytes += bytes;
+        let rules = self.of_groups.get_or_insert_default();
+        if rules.literals.insert(group, allow).is_none() {
+            rules.name_bytes += bytes;
         }
     }
 
     fn allow(&self, group: &GroupName) -> bool {
-        self.literals.get(group).copied().unwrap_or_else(|| self.roles_allow(group))
+        self.literal(group).unwrap_or_else(|| self.roles_allow(group))
     }
 
     fn roles_allow(&self, group: &GroupName) -> bool {
-        self.all || self.patterns.iter().any(|pattern| pattern.matches(group.as_str()))
+        self.all || self.patterns().iter().any(|pattern| pattern.matches(group.as_str()))
     }
 
     fn set(&mut self, group: &GroupName, allow: bool) {
-        if self.literals.remove(group).is_some() {
-            self.name_bytes -= group.as_str().len();
+        if let Some(rules) = &mut self.of_groups
+            && rules.literals.remove(group).is_some()
+        {
+            rules.name_bytes -= group.as_str().len();
         }
         if self.roles_allow(group) != allow {
             self.insert(group.clone(), allow);
@@ -374,12 +400,12 @@ mod tests {
         assert!(permissions.allows(Permission::SendToGroup, &GroupName::new("other").unwrap()));
         permissions.grant(Permission::SendToGroup, &group);
         assert!(permissions.allows(Permission::SendToGroup, &group));
-        assert!(permissions.send.literals.is_empty(), "the grant only took the denial away");
+        assert!(permissions.send.literals().len() == 0, "the grant only took the denial away");
 
         let mut permissions = Permissions::from_roles(&["webpubsub.sendToGroup.ops".to_owned()]);
         permissions.revoke(Permission::SendToGroup, &group);
         assert!(!permissions.allows(Permission::SendToGroup, &group));
-        assert!(permissions.send.literals.is_empty(), "no role is left that a denial would have to outweigh");
+        assert!(permissions.send.literals().len() == 0, "no role is left that a denial would have to outweigh");
     }
 
     #[test]
