@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use axum::http::request;
 use oncewire_protocol::hub::OpenError;
-use oncewire_protocol::log::{Disconnected, EventSubject, HandlerState};
+use oncewire_protocol::log::{Disconnected, EventSubject, HandlerState, SessionIdentity};
 use oncewire_protocol::wire::raw::RawTarget;
 use oncewire_protocol::wire::{ConnectionId, HubName, ReconnectionToken, Subprotocol};
 use tokio::time::timeout;
@@ -106,10 +106,12 @@ impl Newcomer {
         let has_own_groups = groups != self.begin.groups;
         self.begin = Begin { user_id, roles, groups, ..self.begin };
         let subject = EventSubject {
-            connection_id: self.connection_id.clone(),
-            user_id: self.begin.user_id.clone(),
-            subprotocol: self.selected.subprotocol,
-            custom_subprotocol: self.selected.custom(),
+            identity: SessionIdentity {
+                connection_id: self.connection_id.clone(),
+                user_id: self.begin.user_id.clone(),
+                subprotocol: self.selected.subprotocol,
+                custom_subprotocol: self.selected.custom(),
+            },
             state: state.clone(),
         };
         let farewell = Farewell::new(&self.shared, &self.begin.hub, subject);
@@ -137,14 +139,16 @@ impl Newcomer {
             ReconnectionToken(token)
         });
         let new = NewSession {
-            connection_id: connection_id.clone(),
-            user_id,
-            subprotocol: selected.subprotocol,
+            identity: SessionIdentity {
+                connection_id: connection_id.clone(),
+                user_id,
+                subprotocol: selected.subprotocol,
+                custom_subprotocol: selected.custom(),
+            },
             roles,
             groups,
             reconnection_token,
             state: acceptance.as_ref().and_then(|acceptance| acceptance.state.clone()),
-            custom_subprotocol: selected.custom(),
         };
         let opened = match acceptance {
             None => handle.open(new).await,

@@ -318,8 +318,8 @@ async fn who_was_accepted_and_left_meanwhile_is_over_for_the_handler() {
     reply.send(Ok(Accepted { user_id: ann.clone(), state: state.clone(), ..accepted() })).unwrap();
     let told = heard.told.recv().await.unwrap();
     assert_eq!(told.id().to_string(), "1");
-    assert_eq!(told.subject.connection_id, connecting.connection_id);
-    assert_eq!((told.subject.user_id, told.subject.state), (ann, state));
+    assert_eq!(told.subject.identity.connection_id, connecting.connection_id);
+    assert_eq!((told.subject.identity.user_id, told.subject.state), (ann, state));
 }
 
 #[tokio::test]
@@ -328,7 +328,7 @@ async fn who_was_accepted_and_could_not_be_let_in_is_over_for_the_handler() {
     let shared = Shared::new(edge);
     let (connecting, refusal) = fail_after_leave(&shared, &mut heard).await;
     assert_eq!(refusal, Some(Refusal::HandlerFailed), "the groups were the handler's, not the token's");
-    assert_eq!(heard.told.recv().await.unwrap().subject.connection_id, connecting.connection_id);
+    assert_eq!(heard.told.recv().await.unwrap().subject.identity.connection_id, connecting.connection_id);
 }
 
 #[tokio::test]

@@ -149,7 +149,7 @@ impl Calls {
             let answer_to = self.answer_to.clone();
             tokio::spawn(async move {
                 let answer = if telling.await.unwrap_or(false) {
-                    Answer::Told(disconnected.subject.connection_id)
+                    Answer::Told(disconnected.subject.identity.connection_id)
                 } else {
                     Answer::NotTold(Box::new(disconnected))
                 };

@@ -135,11 +135,17 @@ async fn a_handler_that_is_at_work_holds_up_nobody_but_the_requests_behind_its_e
     let hub = application.engine(Arc::new(MemoryStore::default()), 1).hub_to_join(&hub_name()).await.unwrap();
     let slow = open(&hub, "slow", &["room"]).await;
     let Asked::Connected(connected) = application.next().await else { panic!("not told of a new session") };
-    assert_eq!((connected.subject.connection_id.as_str(), connected.id.to_string().as_str()), ("slow", "1"));
+    assert_eq!(
+        (connected.subject.identity.connection_id.as_str(), connected.id.to_string().as_str()),
+        ("slow", "1")
+    );
     let other = open(&hub, "other", &["room"]).await;
     submit(&slow, event("long", 1)).await;
     let (long, answer) = application.event().await;
-    assert_eq!((long.subject.connection_id.as_str(), &long.payload.bytes[..]), ("slow", &b"long"[..]));
+    assert_eq!(
+        (long.subject.identity.connection_id.as_str(), &long.payload.bytes[..]),
+        ("slow", &b"long"[..])
+    );
     submit(&slow, publish("behind", 2)).await;
     submit(&other, event("short", 1)).await;
     let (_, short) = application.event().await;
@@ -171,7 +177,7 @@ async fn an_end_is_told_by_the_next_process_when_this_one_could_not() {
     assert_eq!(told, untold);
     taken.send(true).unwrap();
     open(&hub, "later", &[]).await.close(SocketEnd::ClosedForGood).await;
-    assert_eq!(second.disconnected().await.0.subject.connection_id.as_str(), "later");
+    assert_eq!(second.disconnected().await.0.subject.identity.connection_id.as_str(), "later");
 }
 
 #[tokio::test]
@@ -192,7 +198,7 @@ async fn whether_ends_are_told_changes_with_the_configuration() {
             break told;
         }
     };
-    assert!(told.subject.connection_id.as_str().starts_with("after-"));
+    assert!(told.subject.identity.connection_id.as_str().starts_with("after-"));
 }
 
 #[tokio::test]
@@ -204,7 +210,7 @@ async fn with_a_log_that_goes_with_the_process_every_session_is_told_to_be_over(
     let closing = tokio::spawn(async move { engine.close().await });
     let (told, taken) = application.disconnected().await;
     assert_eq!(
-        (told.subject.connection_id.as_str(), told.reason.as_str()),
+        (told.subject.identity.connection_id.as_str(), told.reason.as_str()),
         ("s", "The gateway was stopped.")
     );
     assert!(!closing.is_finished(), "the application is waited for");
@@ -243,7 +249,8 @@ async fn ends_that_a_handler_does_not_take_hold_up_no_others() {
     for n in 0..sessions {
         open(&hub, &format!("s{n}"), &[]).await.close(SocketEnd::ClosedForGood).await;
     }
-    let refused = |disconnected: &Disconnected| disconnected.subject.connection_id.as_str() != "s256";
+    let refused =
+        |disconnected: &Disconnected| disconnected.subject.identity.connection_id.as_str() != "s256";
     let mut attempts = 0;
     let (last, taken) = loop {
         match application.disconnected().await {

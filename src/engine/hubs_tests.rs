@@ -289,7 +289,7 @@ async fn a_hub_with_an_end_that_is_not_told_stays() {
     let engine = Engine::with_all(config, store, boot, now, checkpoints, AT_ONCE, handlers, Arc::default());
     visit(&engine, "one").await;
     let (ended, told) = application.disconnected().await;
-    assert_eq!(ended.subject.connection_id, ConnectionId::new("one"));
+    assert_eq!(ended.subject.identity.connection_id, ConnectionId::new("one"));
     for _ in 0..10 {
         engine.look_at_hubs().await;
     }
@@ -407,7 +407,8 @@ async fn a_copy_ends_its_sessions_and_keeps_what_belongs_to_the_hub() {
         assert_eq!(ask(&engine, send(), request("once")).await, Ok(Done::Repeated));
         // Not answered, so that the next boot tells them as well.
         let told = [application.disconnected().await.0, application.disconnected().await.0];
-        let mut ended: Vec<_> = told.iter().map(|told| told.subject.connection_id.as_str()).collect();
+        let mut ended: Vec<_> =
+            told.iter().map(|told| told.subject.identity.connection_id.as_str()).collect();
         ended.sort_unstable();
         assert_eq!(ended, ["gone", "one"]);
         assert!(told.iter().any(|told| told.reason == "The gateway was restarted."));

@@ -349,7 +349,7 @@ impl HubHandle {
 
     /// Begins a session with a socket attached. Returns when the session is in the log.
     pub async fn open(&self, session: NewSession) -> Result<AttachedSocket, OpenError> {
-        let shard = self.shard_of(&session.connection_id);
+        let shard = self.shard_of(&session.identity.connection_id);
         let open = OpenId(self.next_id());
         attach(shard, &self.0, open, Input::from(Opening { open, session })).await
     }

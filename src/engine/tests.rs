@@ -9,7 +9,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::StreamExt;
 use oncewire_protocol::hub::SocketEnd;
-use oncewire_protocol::log::{Body, Certainty, Offset, Permission, Record};
+use oncewire_protocol::log::{Body, Certainty, Offset, Permission, Record, SessionIdentity};
 use oncewire_protocol::session::{Progress, Request, SharedOutbox};
 use oncewire_protocol::wire::{
     AckError, Downstream, ErrorName, FrameKind, GroupName, Message, Metadata, Payload, PayloadKind, Received,
@@ -150,14 +150,16 @@ fn group(name: &str) -> GroupName {
 
 fn session(id: &str, groups: &[&str]) -> NewSession {
     NewSession {
-        connection_id: ConnectionId::new(id),
-        user_id: None,
-        subprotocol: Subprotocol::JsonReliable,
+        identity: SessionIdentity {
+            connection_id: ConnectionId::new(id),
+            user_id: None,
+            subprotocol: Subprotocol::JsonReliable,
+            custom_subprotocol: None,
+        },
         roles: vec!["webpubsub.sendToGroup.room".to_owned()],
         groups: groups.iter().map(|name| group(name)).collect(),
         reconnection_token: Some(ReconnectionToken("proof".to_owned())),
         state: None,
-        custom_subprotocol: None,
     }
 }
 
@@ -452,7 +454,8 @@ async fn a_socket_that_nobody_came_for_is_lost() {
     let world = World::new(1);
     let hub = world.hub().await;
     let id = ConnectionId::new("client");
-    let new = NewSession { subprotocol: Subprotocol::Json, ..session("client", &[]) };
+    let mut new = session("client", &[]);
+    new.identity.subprotocol = Subprotocol::Json;
     let grant = || change_rule(&hub, id.clone(), Permission::SendToGroup, "room", true);
     let mut opening = Box::pin(hub.open(new));
     assert!(opening.as_mut().now_or_never().is_none());

@@ -228,7 +228,7 @@ impl EventHandlers for Events {
         async move {
             let is_told = shared.tell_disconnected(&hub, &disconnected).await;
             if is_told {
-                shared.jars.forget(&(hub, disconnected.subject.connection_id));
+                shared.jars.forget(&(hub, disconnected.subject.identity.connection_id));
             }
             is_told
         }

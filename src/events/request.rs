@@ -116,13 +116,14 @@ impl<'a> Event<'a> {
         (id, time): (EventId, Time),
         (content_type, body): (&'static str, Bytes),
     ) -> Self {
-        let custom = subject.custom_subprotocol.as_deref();
+        let identity = &subject.identity;
+        let custom = identity.custom_subprotocol.as_deref();
         Self {
             kind,
             hub,
-            connection_id: &subject.connection_id,
-            user_id: subject.user_id.as_ref(),
-            subprotocol: custom.or_else(|| subject.subprotocol.name()),
+            connection_id: &identity.connection_id,
+            user_id: identity.user_id.as_ref(),
+            subprotocol: custom.or_else(|| identity.subprotocol.name()),
             state: subject.state.as_ref(),
             id,
             time,
@@ -219,6 +220,7 @@ fn timestamp(time: Time) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use oncewire_protocol::log::SessionIdentity;
     use oncewire_protocol::wire::Subprotocol;
 
     use super::*;
@@ -233,10 +235,12 @@ mod tests {
 
     fn subject() -> EventSubject {
         EventSubject {
-            connection_id: ConnectionId::new("conn-1"),
-            user_id: Some(UserId::new("ann")),
-            subprotocol: Subprotocol::JsonReliable,
-            custom_subprotocol: None,
+            identity: SessionIdentity {
+                connection_id: ConnectionId::new("conn-1"),
+                user_id: Some(UserId::new("ann")),
+                subprotocol: Subprotocol::JsonReliable,
+                custom_subprotocol: None,
+            },
             state: None,
         }
     }
@@ -314,14 +318,14 @@ mod tests {
     #[test]
     fn what_there_is_none_of_has_no_header_and_an_empty_state_has_one() {
         let mut subject = subject();
-        subject.user_id = None;
-        subject.subprotocol = Subprotocol::Raw;
+        subject.identity.user_id = None;
+        subject.identity.subprotocol = Subprotocol::Raw;
         subject.state = Some(HandlerState(Bytes::new()));
         let one = headers(&subject, &[]).unwrap();
         assert!(!one.contains_key("ce-userId") && !one.contains_key("ce-subprotocol"));
         assert_eq!(text(&one, "ce-connectionState"), "");
-        subject.user_id = Some(UserId::new(""));
-        subject.custom_subprotocol = Some("mine".to_owned());
+        subject.identity.user_id = Some(UserId::new(""));
+        subject.identity.custom_subprotocol = Some("mine".to_owned());
         subject.state = Some(HandlerState(Bytes::from_static(b"e30= \xFF")));
         let other = headers(&subject, &[]).unwrap();
         assert!(!other.contains_key("ce-userId"));
@@ -332,16 +336,16 @@ mod tests {
     #[test]
     fn a_user_id_is_utf_8_and_nothing_else_is() {
         let mut subject = subject();
-        subject.user_id = Some(UserId::new("Zoë 🦀"));
+        subject.identity.user_id = Some(UserId::new("Zoë 🦀"));
         assert_eq!(headers(&subject, &[]).unwrap()["ce-userId"].as_bytes(), "Zoë 🦀".as_bytes());
         for bad in ["a\r\nce-type: x", "a\n", "\0"] {
-            subject.user_id = Some(UserId::new(bad));
+            subject.identity.user_id = Some(UserId::new(bad));
             assert_eq!(headers(&subject, &[]).err(), Some(BadHeader("ce-userId")), "{bad:?}");
         }
-        subject.user_id = None;
-        subject.custom_subprotocol = Some("é".to_owned());
+        subject.identity.user_id = None;
+        subject.identity.custom_subprotocol = Some("é".to_owned());
         assert_eq!(headers(&subject, &[]).err(), Some(BadHeader("ce-subprotocol")));
-        subject.custom_subprotocol = None;
+        subject.identity.custom_subprotocol = None;
         assert_eq!(headers(&subject, &[("k", "a\nb")]).err(), Some(BadHeader("x-webpubsub-metadata-")));
     }
 
@@ -349,7 +353,8 @@ mod tests {
     fn request_ids_follow_from_the_event() {
         let (hub, name) = (HubName::new("h").unwrap(), EventName::new("e").unwrap());
         let id = |connection: &str, id: EventId| {
-            let subject = EventSubject { connection_id: ConnectionId::new(connection), ..subject() };
+            let mut subject = subject();
+            subject.identity.connection_id = ConnectionId::new(connection);
             let event =
                 Event::of_session(Kind::User(&name), &hub, &subject, (id, Time(0)), (TEXT, Bytes::new()));
             event.request_id()

@@ -2,7 +2,7 @@ use std::task::Waker;
 
 use super::*;
 use crate::hub::{HubSettings, NewSession, Opening, ShardId};
-use crate::log::BootId;
+use crate::log::{BootId, SessionIdentity};
 use crate::session::{MemoryBudget, OutboxLimits, Request, RequestBounds, SessionLimits};
 use crate::wire::{ConnectionId, GroupName, ReconnectionToken, Subprotocol, Upstream};
 
@@ -60,14 +60,16 @@ impl Bench {
     fn open(&mut self) {
         self.opened += 1;
         let session = NewSession {
-            connection_id: ConnectionId::new(&format!("c{}", self.opened)),
-            user_id: None,
-            subprotocol: Subprotocol::JsonReliable,
+            identity: SessionIdentity {
+                connection_id: ConnectionId::new(&format!("c{}", self.opened)),
+                user_id: None,
+                subprotocol: Subprotocol::JsonReliable,
+                custom_subprotocol: None,
+            },
             roles: vec!["webpubsub.joinLeaveGroup".to_owned()],
             groups: Vec::new(),
             reconnection_token: Some(ReconnectionToken("token".to_owned())),
             state: None,
-            custom_subprotocol: None,
         };
         self.driver.handle(NOW, Opening { open: OpenId(self.opened), session }.into());
     }

@@ -153,7 +153,7 @@ impl Shard {
             if self.is_covered(key, offset) {
                 continue;
             }
-            if self.sessions[key].subprotocol.is_reliable() && !ends_all {
+            if self.sessions[key].identity.subprotocol.is_reliable() && !ends_all {
                 self.take_over(key, Hold::new(boot, offset));
             } else {
                 if takes_disconnected {
@@ -186,10 +186,12 @@ impl Shard {
 
     fn apply_opened(&mut self, offset: Offset, record: &Record, opened: &Opened) {
         // A session that is covered is there, or has ended already.
-        let is_covered =
-            self.covered.as_ref().is_some_and(|covered| covered.has(chunk_of(&opened.connection_id), offset));
-        if !self.id.owns(&opened.connection_id)
-            || self.by_connection_id.contains_key(&opened.connection_id)
+        let is_covered = self
+            .covered
+            .as_ref()
+            .is_some_and(|covered| covered.has(chunk_of(&opened.identity.connection_id), offset));
+        if !self.id.owns(&opened.identity.connection_id)
+            || self.by_connection_id.contains_key(&opened.identity.connection_id)
             || is_covered
         {
             return;
@@ -270,7 +272,8 @@ impl Shard {
 
     fn tell_end(&mut self, key: SessionKey, reason: Option<EndReason>) {
         let session = &self.sessions[key];
-        let (connection_id, user_id) = (session.connection_id.clone(), session.user_id.clone());
+        let (connection_id, user_id) =
+            (session.identity.connection_id.clone(), session.identity.user_id.clone());
         let ended = SessionEnded { connection_id, user_id, reason };
         self.outputs.push_back(Output::Ended(Box::new(ended)));
     }

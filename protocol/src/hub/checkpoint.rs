@@ -50,7 +50,7 @@ impl Shard {
     /// The sessions of a chunk in the order of their connection ids. Equal sessions give equal bytes.
     pub(super) fn chunk_to_checkpoint(&self, chunk: u16) -> ChunkCheckpoint {
         let mut sessions: Vec<_> = self.sessions_of(chunk).map(Session::to_checkpoint).collect();
-        sessions.sort_unstable_by(|a, b| a.connection_id.cmp(&b.connection_id));
+        sessions.sort_unstable_by(|a, b| a.identity.connection_id.cmp(&b.identity.connection_id));
         ChunkCheckpoint { sessions, untold: self.untold.of_chunk(chunk).cloned().collect() }
     }
 
@@ -61,7 +61,7 @@ impl Shard {
         up_to: Option<Offset>,
         mut visit: impl FnMut(&Arc<SharedMessage>),
     ) {
-        for session in self.sessions_of(chunk).filter(|session| session.subprotocol.is_reliable()) {
+        for session in self.sessions_of(chunk).filter(|session| session.identity.subprotocol.is_reliable()) {
             let outbox = session.outbox.lock();
             let all = outbox.unacknowledged().map(|(_, message)| message);
             all.take_while(|message| Some(message.name().offset) <= up_to).for_each(&mut visit);

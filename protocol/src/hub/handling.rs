@@ -90,7 +90,7 @@ pub(super) struct Untold {
 
 impl Untold {
     pub fn insert(&mut self, disconnected: Disconnected) {
-        let id = disconnected.subject.connection_id.clone();
+        let id = disconnected.subject.identity.connection_id.clone();
         let earlier = self.by_chunk.entry(chunk_of(&id)).or_default().insert(id, disconnected);
         self.len += usize::from(earlier.is_none());
     }
@@ -156,7 +156,7 @@ impl Shard {
     }
 
     fn event_failed(&mut self, now: Time, key: SessionKey, close: Close) {
-        if self.sessions[key].subprotocol.encoding() == Encoding::Raw {
+        if self.sessions[key].identity.subprotocol.encoding() == Encoding::Raw {
             self.close_for_refusal(key, Closing::Now(close));
             self.answer_settled(now, key);
         } else if self.settings.closes_on_event_failure {

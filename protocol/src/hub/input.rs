@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use super::{CallId, Command, Connected, Done, EventError, Handled, SessionKey, UserEvent};
-use crate::log::{Certainty, Disconnected, EndReason, HandlerState, Offset, Record, Refusal};
+use crate::log::{
+    Certainty, Disconnected, EndReason, HandlerState, Offset, Record, Refusal, SessionIdentity,
+};
 use crate::session::{AttachEpoch, PermissionError, Request, SharedOutbox};
 use crate::wire::{Close, ConnectionId, GroupName, ReconnectionToken, Subprotocol, Upstream, UserId};
 
@@ -82,12 +84,8 @@ pub struct Opening {
 /// What a socket brings that begins a session.
 #[derive(Debug)]
 pub struct NewSession {
-    /// The session's name, never used before.
-    pub connection_id: ConnectionId,
-    /// Whom it acts for.
-    pub user_id: Option<UserId>,
-    /// What was negotiated.
-    pub subprotocol: Subprotocol,
+    /// Who it is.
+    pub identity: SessionIdentity,
     /// Roles as the access token spells them.
     pub roles: Vec<String>,
     /// Groups to be in from the start.
@@ -96,8 +94,6 @@ pub struct NewSession {
     pub reconnection_token: Option<ReconnectionToken>,
     /// What the application's `connect` handler has noted.
     pub state: Option<HandlerState>,
-    /// The name that was negotiated, where the gateway does not speak it: the session is a raw one then.
-    pub custom_subprotocol: Option<String>,
 }
 
 /// A socket that resumes a session. Its reconnection token has been verified.

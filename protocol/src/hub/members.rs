@@ -11,17 +11,17 @@ use crate::wire::GroupName;
 impl Shard {
     /// Takes a session into everything.
     pub(super) fn insert(&mut self, mut session: Session) -> SessionKey {
-        if let (Some(users), Some(user_id)) = (&self.settings.sessions.per_user, &session.user_id) {
+        if let (Some(users), Some(user_id)) = (&self.settings.sessions.per_user, &session.identity.user_id) {
             session.user_place = Some(users.take(user_id));
         }
-        let (id, number, chunk) = (session.connection_id.clone(), session.number, session.chunk);
-        if session.subprotocol.is_reliable() {
+        let (id, number, chunk) = (session.identity.connection_id.clone(), session.number, session.chunk);
+        if session.identity.subprotocol.is_reliable() {
             let marking = Marking::new(number, Arc::clone(&self.marks.unmarked));
             session.outbox.lock().set_marking(marking);
         }
         let groups: Vec<GroupName> = session.groups.iter().cloned().collect();
-        let user_id = session.user_id.clone();
-        let is_reliable = session.subprotocol.is_reliable();
+        let user_id = session.identity.user_id.clone();
+        let is_reliable = session.identity.subprotocol.is_reliable();
         let key = self.sessions.insert(session);
         if !is_reliable && !self.decides_for(key) {
             // It ends with the start of a gateway that holds it.
@@ -73,7 +73,7 @@ impl Shard {
     pub(super) fn remove(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.remove(key) else { return };
         self.expired.removed(key);
-        self.by_connection_id.remove(&session.connection_id);
+        self.by_connection_id.remove(&session.identity.connection_id);
         self.by_number.remove(&session.number);
         if let Some(keys) = self.by_chunk.get_mut(&session.chunk) {
             keys.remove(&key);
@@ -84,7 +84,7 @@ impl Shard {
         for group in session.groups.iter() {
             self.unindex_member(key, group);
         }
-        if let Some(user_id) = &session.user_id
+        if let Some(user_id) = &session.identity.user_id
             && let Some(keys) = self.users.get_mut(user_id)
         {
             keys.remove(&key);

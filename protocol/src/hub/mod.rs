@@ -306,7 +306,7 @@ impl Shard {
 
     /// Whom a session acts for that is there.
     pub fn user_of(&self, session: SessionHandle) -> Option<UserId> {
-        self.sessions.get(session.key)?.user_id.clone()
+        self.sessions.get(session.key)?.identity.user_id.clone()
     }
 
     /// Whether it takes sockets, and nobody is there and nothing is under way: it may be closed, and goes on from its log.

@@ -91,8 +91,7 @@ impl Proposal {
 impl Shard {
     pub(super) fn open(&mut self, now: Time, opening: Opening) {
         let Opening { open, session } = opening;
-        let NewSession { connection_id, user_id, subprotocol, roles, groups, reconnection_token, .. } =
-            session;
+        let NewSession { identity, roles, groups, reconnection_token, state } = session;
         if !self.is_live {
             return self.refuse(open, OpenError::Unavailable);
         }
@@ -100,19 +99,16 @@ impl Shard {
         if !may_be_in(groups.iter(), self.settings.groups_per_session_max) {
             return self.refuse(open, OpenError::TooManyGroups);
         }
-        let Some(reserved) = self.reserve(user_id.as_ref()) else {
+        let Some(reserved) = self.reserve(identity.user_id.as_ref()) else {
             return self.refuse(open, OpenError::Full);
         };
         let body = Body::Opened(Opened {
-            connection_id,
-            user_id,
-            subprotocol,
+            identity,
             roles,
             groups: groups.into_iter().collect(),
             ack_window_ids: self.settings.ack_window_ids,
             retention_seconds: self.settings.session_retention_seconds,
-            state: session.state,
-            custom_subprotocol: session.custom_subprotocol,
+            state,
         });
         self.propose(now, body, None, Purpose::Open { open, reconnection_token, _reserved: reserved });
     }
@@ -140,7 +136,7 @@ impl Shard {
             return self.refuse(open, OpenError::Refused);
         };
         let session = &self.sessions[key];
-        if !session.subprotocol.is_reliable() || session.subprotocol != subprotocol {
+        if !session.identity.subprotocol.is_reliable() || session.identity.subprotocol != subprotocol {
             return self.refuse(open, OpenError::Refused);
         }
         match session.phase {
@@ -218,7 +214,7 @@ impl Shard {
             return;
         }
         let reason = match end {
-            SocketEnd::Lost | SocketEnd::Closed if session.subprotocol.is_reliable() => {
+            SocketEnd::Lost | SocketEnd::Closed if session.identity.subprotocol.is_reliable() => {
                 self.socket_over(now, from.key, end == SocketEnd::Closed);
                 return self.wait_for_client(from.key, now);
             }
@@ -355,7 +351,7 @@ impl Shard {
     }
 
     fn propose_end(&mut self, now: Time, key: SessionKey, reason: EndReason) {
-        let connection_id = self.sessions[key].connection_id.clone();
+        let connection_id = self.sessions[key].identity.connection_id.clone();
         let disconnected = self.end_number(key);
         self.propose(now, Body::Ended { connection_id, reason, disconnected }, None, Purpose::End(key));
     }
@@ -428,7 +424,7 @@ impl Shard {
     /// Ends a session because of what waits for its client.
     fn end_for_memory(&mut self, now: Time, key: SessionKey, reason: EndReason) {
         let Some(session) = self.sessions.get(key) else { return };
-        let close = match (reason, session.subprotocol.is_reliable()) {
+        let close = match (reason, session.identity.subprotocol.is_reliable()) {
             (EndReason::Shed, _) => Close::SHORT_OF_MEMORY,
             (_, true) => Close::OUTBOX_FULL,
             (_, false) => Close::SLOW_CONSUMER,
@@ -467,7 +463,7 @@ impl Shard {
             session.requests.note(&key.boot, Outcome::Failed);
             self.proposer.settle(key.boot.counter);
         }
-        if session.subprotocol.encoding() == Encoding::Raw {
+        if session.identity.subprotocol.encoding() == Encoding::Raw {
             // What came after it must not arrive without it.
             self.close_for_refusal(key, Closing::Now(Close::NOT_STORED));
         }

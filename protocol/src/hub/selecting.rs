@@ -41,16 +41,16 @@ impl Shard {
         let Some(members) = self.groups.get(group) else { return Vec::new() };
         let sessions = members.keys().map(|key| &self.sessions[*key]).filter(|session| is_live(session));
         let mut rows: Vec<&Session> =
-            sessions.filter(|session| behind.is_none_or(|id| session.connection_id > *id)).collect();
-        let by_id = |a: &&Session, b: &&Session| a.connection_id.cmp(&b.connection_id);
+            sessions.filter(|session| behind.is_none_or(|id| session.identity.connection_id > *id)).collect();
+        let by_id = |a: &&Session, b: &&Session| a.identity.connection_id.cmp(&b.identity.connection_id);
         if rows.len() > count_max {
             rows.select_nth_unstable_by(count_max, by_id);
             rows.truncate(count_max);
         }
         rows.sort_unstable_by(by_id);
         let member = |session: &Session| Member {
-            connection_id: session.connection_id.clone(),
-            user_id: session.user_id.clone(),
+            connection_id: session.identity.connection_id.clone(),
+            user_id: session.identity.user_id.clone(),
         };
         rows.into_iter().map(member).collect()
     }
@@ -68,15 +68,15 @@ fn is_live(session: &Session) -> bool {
 
 impl Subject for Session {
     fn connection_id(&self) -> &str {
-        self.connection_id.as_str()
+        self.identity.connection_id.as_str()
     }
 
     fn user_id(&self) -> Option<&str> {
-        self.user_id.as_ref().map(|user_id| user_id.as_str())
+        self.identity.user_id.as_ref().map(|user_id| user_id.as_str())
     }
 
     fn protocol(&self) -> Option<&str> {
-        self.subprotocol.name()
+        self.identity.subprotocol.name()
     }
 
     fn group_count(&self) -> usize {

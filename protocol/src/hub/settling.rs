@@ -64,7 +64,7 @@ impl Shard {
         let session = &self.sessions[key];
         let connected = Downstream::Connected {
             connection_id: connection_id.clone(),
-            user_id: session.user_id.clone(),
+            user_id: session.identity.user_id.clone(),
             reconnection_token,
         };
         // No writer waits yet, so there is none to wake.

@@ -18,9 +18,9 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
     AckKey, BootId, Disconnected, EndReason, HandlerState, Hold, Offset, RequestKind, RequestPage,
-    RequestsCheckpoint, Time,
+    RequestsCheckpoint, SessionIdentity, Time,
 };
-use crate::wire::{ConnectionId, GroupName, Message, SequenceId, Subprotocol, UserId};
+use crate::wire::{ConnectionId, GroupName, Message, SequenceId};
 
 /// How many chunks sessions are divided into; part of the checkpoints' format.
 pub const CHUNKS: u16 = 1024;
@@ -167,12 +167,8 @@ pub struct ChunkCheckpoint {
 /// A session.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SessionCheckpoint {
-    /// The session's name.
-    pub connection_id: ConnectionId,
-    /// Whom it acts for.
-    pub user_id: Option<UserId>,
-    /// What its sockets speak.
-    pub subprotocol: Subprotocol,
+    /// Who it is.
+    pub identity: SessionIdentity,
     /// Which groups it may join and leave.
     pub join_leave: RulesCheckpoint,
     /// Which groups it may publish to.
@@ -193,8 +189,6 @@ pub struct SessionCheckpoint {
     pub ending: Option<EndReason>,
     /// What event handlers have noted about it.
     pub state: Option<HandlerState>,
-    /// The name that was negotiated, where the gateway does not speak it.
-    pub custom_subprotocol: Option<String>,
     /// How many boots it has lived through after its first.
     pub boots: u32,
     /// The session's number, which marks name it by: the offset of its `Opened` record.

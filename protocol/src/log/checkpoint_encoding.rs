@@ -18,15 +18,15 @@ use super::checkpoint::{
     SequenceIdsCheckpoint, SessionCheckpoint,
 };
 use super::encoding::{
-    StoredMetadataEntry, group_names, kind_number, kind_of, metadata_entries, metadata_of, reason_number,
-    reason_of, subprotocol_number, subprotocol_of, texts,
+    StoredMetadataEntry, group_names, identity_of, kind_number, kind_of, metadata_entries, metadata_of,
+    reason_number, reason_of, subprotocol_number, texts,
 };
 use super::handler_encoding::StoredDisconnected;
 use super::{
     AckKey, BootId, Disconnected, EventId, Fingerprint, HandlerState, Hold, Offset, RecordError,
     RequestNumbers, RequestsCheckpoint, Time,
 };
-use crate::wire::{ConnectionId, GroupName, Message, Payload, Sender, UserId};
+use crate::wire::{GroupName, Message, Payload, Sender, UserId};
 
 /// The latest version that this build knows.
 pub const CHECKPOINT_VERSION: u8 = 1;
@@ -374,9 +374,10 @@ impl StoredSession {
         let messages = || session.unacknowledged.iter().map(|(_, message)| message);
         let has_parts = messages().any(|message| message.part > 0);
         Self {
-            connection_id: session.connection_id.to_string(),
-            user_id: session.user_id.as_ref().map(ToString::to_string),
-            subprotocol: subprotocol_number(session.subprotocol),
+            connection_id: session.identity.connection_id.to_string(),
+            user_id: session.identity.user_id.as_ref().map(ToString::to_string),
+            subprotocol: subprotocol_number(session.identity.subprotocol),
+            custom_subprotocol: session.identity.custom_subprotocol.clone(),
             join_leave: StoredRules::unless_empty(&session.join_leave),
             send: StoredRules::unless_empty(&session.send),
             groups: texts(&session.groups),
@@ -392,7 +393,6 @@ impl StoredSession {
             unacknowledged_parts: messages().map(|message| message.part).filter(|_| has_parts).collect(),
             ending: session.ending.map_or(0, reason_number),
             state: session.state.as_ref().map(|state| state.0.clone()),
-            custom_subprotocol: session.custom_subprotocol.clone(),
             boots: session.boots,
             number: session.number.0,
             holder: boots.place(session.hold.holder),
@@ -424,9 +424,13 @@ impl StoredSession {
         let executed = self.executed()?;
         let unacknowledged = self.unacknowledged()?;
         Ok(SessionCheckpoint {
-            connection_id: ConnectionId::new(&self.connection_id),
-            user_id: self.user_id.as_deref().map(UserId::new),
-            subprotocol: subprotocol_of(self.subprotocol).ok_or(CheckpointError::Invalid("subprotocol"))?,
+            identity: identity_of(
+                &self.connection_id,
+                self.user_id.as_deref(),
+                self.subprotocol,
+                self.custom_subprotocol,
+            )
+            .ok_or(CheckpointError::Invalid("subprotocol"))?,
             groups: group_names(&self.groups)?,
             ack_window_ids: self.ack_window_ids,
             executed,
@@ -444,7 +448,6 @@ impl StoredSession {
             join_leave: StoredRules::read(self.join_leave)?,
             send: StoredRules::read(self.send)?,
             state: self.state.map(HandlerState),
-            custom_subprotocol: self.custom_subprotocol,
             boots: self.boots.min(EventId::BOOTS_MAX),
             number: Offset(self.number),
             hold: Hold {

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
-use crate::log::{EndReason, EventSubject};
-use crate::wire::{MetadataBuilder, PayloadKind, Subprotocol, Upstream};
+use crate::log::{EndReason, EventSubject, SessionIdentity};
+use crate::wire::{ConnectionId, MetadataBuilder, PayloadKind, Subprotocol, Upstream};
 
 proptest! {
     #[test]
@@ -125,9 +125,12 @@ fn session() -> impl Strategy<Value = SessionCheckpoint> {
                 });
                 let (deliveries, retention_seconds, payload_bytes) = numbers;
                 SessionCheckpoint {
-                    connection_id: ConnectionId::new(&id),
-                    user_id: user_id.as_deref().map(UserId::new),
-                    subprotocol,
+                    identity: SessionIdentity {
+                        connection_id: ConnectionId::new(&id),
+                        user_id: user_id.as_deref().map(UserId::new),
+                        subprotocol,
+                        custom_subprotocol,
+                    },
                     join_leave,
                     send,
                     groups,
@@ -138,7 +141,6 @@ fn session() -> impl Strategy<Value = SessionCheckpoint> {
                     unacknowledged,
                     ending,
                     state,
-                    custom_subprotocol,
                     boots,
                     number,
                     hold,
@@ -169,10 +171,12 @@ fn untold() -> impl Strategy<Value = Disconnected> {
     (session(), any::<u64>(), any::<u64>(), any::<String>()).prop_map(|(session, number, time, reason)| {
         Disconnected {
             subject: EventSubject {
-                connection_id: session.connection_id,
-                user_id: session.user_id,
-                subprotocol: session.subprotocol,
-                custom_subprotocol: session.custom_subprotocol,
+                identity: SessionIdentity {
+                    connection_id: session.identity.connection_id,
+                    user_id: session.identity.user_id,
+                    subprotocol: session.identity.subprotocol,
+                    custom_subprotocol: session.identity.custom_subprotocol,
+                },
                 state: session.state,
             },
             number,
@@ -238,9 +242,12 @@ fn message() -> impl Strategy<Value = MessageCheckpoint> {
 fn the_bytes_of_a_session_are_fixed() {
     let group = |name: &str| GroupName::new(name).unwrap();
     let session = SessionCheckpoint {
-        connection_id: ConnectionId::new("c1"),
-        user_id: Some(UserId::new("u")),
-        subprotocol: Subprotocol::JsonReliable,
+        identity: SessionIdentity {
+            connection_id: ConnectionId::new("c1"),
+            user_id: Some(UserId::new("u")),
+            subprotocol: Subprotocol::JsonReliable,
+            custom_subprotocol: None,
+        },
         join_leave: RulesCheckpoint { all: true, denied: vec![group("x")], ..RulesCheckpoint::default() },
         send: RulesCheckpoint::default(),
         groups: vec![group("g")],
@@ -255,7 +262,6 @@ fn the_bytes_of_a_session_are_fixed() {
             .to_vec(),
         ending: Some(EndReason::Shed),
         state: None,
-        custom_subprotocol: None,
         boots: 0,
         number: Offset(300),
         hold: Hold::new(BootId(5), Offset(301)),
@@ -374,14 +380,16 @@ fn the_bytes_of_what_event_handlers_take_part_in_are_fixed() {
     let empty = StoredSession { subprotocol: 3, ..StoredSession::default() };
     let mut session = empty.read(&Boots(vec![BootId(5)])).unwrap();
     session.state = Some(HandlerState(Bytes::from_static(b"s")));
-    session.custom_subprotocol = Some("p".to_owned());
+    session.identity.custom_subprotocol = Some("p".to_owned());
     session.boots = 2;
     let untold = Disconnected {
         subject: EventSubject {
-            connection_id: ConnectionId::new("c"),
-            user_id: Some(UserId::new("u")),
-            subprotocol: Subprotocol::JsonReliable,
-            custom_subprotocol: None,
+            identity: SessionIdentity {
+                connection_id: ConnectionId::new("c"),
+                user_id: Some(UserId::new("u")),
+                subprotocol: Subprotocol::JsonReliable,
+                custom_subprotocol: None,
+            },
             state: Some(HandlerState::default()),
         },
         number: 3,

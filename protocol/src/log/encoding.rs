@@ -31,7 +31,7 @@ use super::handler_encoding::{StoredHandled, StoredTold};
 use super::mark_encoding::StoredAcked;
 use super::{
     AckKey, Body, BootId, BootKey, EndReason, Fingerprint, HandlerState, Key, Opened, Permission, Published,
-    Record, Refusal, Sent, Time,
+    Record, Refusal, Sent, SessionIdentity, Time,
 };
 use crate::wire::{ConnectionId, GroupName, Metadata, Payload, PayloadKind, Subprotocol, UserId};
 
@@ -288,6 +288,21 @@ stored_numbers!(subprotocol_number, subprotocol_of, Subprotocol {
     Protobuf = 4,
     ProtobufReliable = 5,
 });
+
+/// Who a stored session is; none when its subprotocol has no such number.
+pub(super) fn identity_of(
+    connection_id: &str,
+    user_id: Option<&str>,
+    subprotocol: u32,
+    custom_subprotocol: Option<String>,
+) -> Option<SessionIdentity> {
+    Some(SessionIdentity {
+        connection_id: ConnectionId::new(connection_id),
+        user_id: user_id.map(UserId::new),
+        subprotocol: subprotocol_of(subprotocol)?,
+        custom_subprotocol,
+    })
+}
 stored_numbers!(kind_number, kind_of, PayloadKind { Text = 1, Json = 2, Binary = 3, Any = 4 });
 stored_numbers!(permission_number, permission_of, Permission { JoinLeaveGroup = 1, SendToGroup = 2 });
 stored_numbers!(reason_number, reason_of, EndReason {
@@ -348,15 +363,15 @@ impl From<&Body> for StoredBody {
                 Self::Booted(StoredBooted { takes_disconnected: *takes_disconnected, ends_all: *ends_all })
             }
             Body::Opened(opened) => Self::Opened(StoredOpened {
-                connection_id: opened.connection_id.to_string(),
-                user_id: opened.user_id.as_ref().map(ToString::to_string),
-                subprotocol: subprotocol_number(opened.subprotocol),
+                connection_id: opened.identity.connection_id.to_string(),
+                user_id: opened.identity.user_id.as_ref().map(ToString::to_string),
+                subprotocol: subprotocol_number(opened.identity.subprotocol),
+                custom_subprotocol: opened.identity.custom_subprotocol.clone(),
                 roles: opened.roles.clone(),
                 groups: texts(&opened.groups),
                 ack_window_ids: opened.ack_window_ids,
                 retention_seconds: opened.retention_seconds,
                 state: opened.state.as_ref().map(|state| state.0.clone()),
-                custom_subprotocol: opened.custom_subprotocol.clone(),
             }),
             Body::Joined { connection_id, groups } => Self::Joined(membership(connection_id, groups)),
             Body::Left { connection_id, groups } => Self::Left(membership(connection_id, groups)),
@@ -443,15 +458,18 @@ impl TryFrom<StoredBody> for Body {
                 Self::Booted { takes_disconnected, ends_all }
             }
             StoredBody::Opened(opened) => Self::Opened(Opened {
-                connection_id: ConnectionId::new(&opened.connection_id),
-                user_id: opened.user_id.as_deref().map(UserId::new),
-                subprotocol: subprotocol_of(opened.subprotocol).ok_or(RecordError::Invalid("subprotocol"))?,
+                identity: identity_of(
+                    &opened.connection_id,
+                    opened.user_id.as_deref(),
+                    opened.subprotocol,
+                    opened.custom_subprotocol,
+                )
+                .ok_or(RecordError::Invalid("subprotocol"))?,
                 roles: opened.roles,
                 groups: group_names(&opened.groups)?,
                 ack_window_ids: opened.ack_window_ids,
                 retention_seconds: opened.retention_seconds,
                 state: opened.state.map(HandlerState),
-                custom_subprotocol: opened.custom_subprotocol,
             }),
             StoredBody::Joined(StoredMembership { connection_id, groups }) => Self::Joined {
                 connection_id: ConnectionId::new(&connection_id),

@@ -27,28 +27,32 @@ fn of_clients() -> Vec<(&'static str, Record)> {
     let bare = |body| fixed_record(2, 1, None, None, body);
     let metadata = Metadata::new([("trace", "a1"), ("id", "7")]).unwrap();
     let opened = Opened {
-        connection_id: c1(),
-        user_id: Some(UserId::new("ada")),
-        subprotocol: Subprotocol::JsonReliable,
+        identity: SessionIdentity {
+            connection_id: c1(),
+            user_id: Some(UserId::new("ada")),
+            subprotocol: Subprotocol::JsonReliable,
+            custom_subprotocol: None,
+        },
         roles: vec!["webpubsub.sendToGroup".to_owned(), "webpubsub.joinLeaveGroups.a.*".to_owned()],
         groups: vec![lobby(), group_name("grün")],
         ack_window_ids: 10_000,
         retention_seconds: 60,
         state: None,
-        custom_subprotocol: None,
     };
     let mut opened = fixed_record(300, 299, None, None, Body::Opened(opened));
     opened.key.boot.shard = 3;
     let opened_bare = Opened {
-        connection_id: ConnectionId::new("c-2"),
-        user_id: None,
-        subprotocol: Subprotocol::Raw,
+        identity: SessionIdentity {
+            connection_id: ConnectionId::new("c-2"),
+            user_id: None,
+            subprotocol: Subprotocol::Raw,
+            custom_subprotocol: None,
+        },
         roles: vec![],
         groups: vec![],
         ack_window_ids: 0,
         retention_seconds: 0,
         state: None,
-        custom_subprotocol: None,
     };
     let published = Published {
         publisher: Some(c1()),
@@ -176,15 +180,17 @@ fn of_event_handlers() -> Vec<(&'static str, Record)> {
     let state = || Some(HandlerState(Bytes::from_static(b"eyJhIjoxfQ==")));
     let metadata = Metadata::new([("trace", "a1")]).unwrap();
     let opened = Opened {
-        connection_id: c1(),
-        user_id: None,
-        subprotocol: Subprotocol::Raw,
+        identity: SessionIdentity {
+            connection_id: c1(),
+            user_id: None,
+            subprotocol: Subprotocol::Raw,
+            custom_subprotocol: Some("chat.v1".to_owned()),
+        },
         roles: vec![],
         groups: vec![],
         ack_window_ids: 10_000,
         retention_seconds: 60,
         state: state(),
-        custom_subprotocol: Some("chat.v1".to_owned()),
     };
     let reply = HandlerReply {
         payload: Payload { kind: PayloadKind::Json, bytes: Bytes::from_static(b"{\"n\": 1.0}") },

@@ -8,7 +8,9 @@ use proptest::sample::select;
 use super::*;
 use crate::filter::Filter;
 use crate::log::HandlerReply;
-use crate::log::{Audience, IdempotencyKey, Offset, Refusal, RequestName, Selection, SequenceMark};
+use crate::log::{
+    Audience, IdempotencyKey, Offset, Refusal, RequestName, Selection, SequenceMark, SessionIdentity,
+};
 use fixtures::{fixture, fixtures};
 
 #[path = "encoding_fixture_tests.rs"]
@@ -406,15 +408,17 @@ fn opened() -> impl Strategy<Value = Opened> {
             retention_seconds,
             (state, custom_subprotocol),
         )| Opened {
-            connection_id,
-            user_id: user_id.as_deref().map(UserId::new),
-            subprotocol,
+            identity: SessionIdentity {
+                connection_id,
+                user_id: user_id.as_deref().map(UserId::new),
+                subprotocol,
+                custom_subprotocol,
+            },
             roles,
             groups,
             ack_window_ids,
             retention_seconds,
             state,
-            custom_subprotocol,
         },
     )
 }

@@ -4,8 +4,8 @@ use std::fmt;
 
 use bytes::Bytes;
 
-use super::Time;
-use crate::wire::{AckId, ConnectionId, Metadata, Payload, Subprotocol, UserId};
+use super::{SessionIdentity, Time};
+use crate::wire::{AckId, Metadata, Payload};
 
 /// Bytes that an event handler has noted about a session (`ce-connectionState`): opaque here, and such that they can stand
 /// in an HTTP header. `Debug` shows the size only.
@@ -64,14 +64,8 @@ impl fmt::Display for EventId {
 /// What an event handler is told about a session with each of its events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventSubject {
-    /// The session.
-    pub connection_id: ConnectionId,
-    /// Whom it acts for.
-    pub user_id: Option<UserId>,
-    /// What its sockets speak.
-    pub subprotocol: Subprotocol,
-    /// The name that was negotiated, where the gateway does not speak it: the session is a raw one then.
-    pub custom_subprotocol: Option<String>,
+    /// Who it is.
+    pub identity: SessionIdentity,
     /// What handlers have noted so far.
     pub state: Option<HandlerState>,
 }

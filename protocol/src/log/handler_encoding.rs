@@ -3,11 +3,10 @@
 use bytes::Bytes;
 
 use super::encoding::{
-    StoredMetadataEntry, kind_number, kind_of, metadata_entries, metadata_of, subprotocol_number,
-    subprotocol_of,
+    StoredMetadataEntry, identity_of, kind_number, kind_of, metadata_entries, metadata_of, subprotocol_number,
 };
 use super::{Body, Disconnected, EventSubject, HandlerReply, HandlerState, RecordError, Time};
-use crate::wire::{ConnectionId, Payload, UserId};
+use crate::wire::{ConnectionId, Payload};
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct StoredHandled {
@@ -92,10 +91,10 @@ impl StoredDisconnected {
     pub(super) fn new(disconnected: &Disconnected) -> Self {
         let Disconnected { subject, number, time, reason } = disconnected;
         Self {
-            connection_id: subject.connection_id.to_string(),
-            user_id: subject.user_id.as_ref().map(ToString::to_string),
-            subprotocol: subprotocol_number(subject.subprotocol),
-            custom_subprotocol: subject.custom_subprotocol.clone(),
+            connection_id: subject.identity.connection_id.to_string(),
+            user_id: subject.identity.user_id.as_ref().map(ToString::to_string),
+            subprotocol: subprotocol_number(subject.identity.subprotocol),
+            custom_subprotocol: subject.identity.custom_subprotocol.clone(),
             state: subject.state.as_ref().map(|state| state.0.clone()),
             number: *number,
             time: time.0,
@@ -110,10 +109,13 @@ impl TryFrom<StoredDisconnected> for Disconnected {
     fn try_from(stored: StoredDisconnected) -> Result<Self, RecordError> {
         Ok(Self {
             subject: EventSubject {
-                connection_id: ConnectionId::new(&stored.connection_id),
-                user_id: stored.user_id.as_deref().map(UserId::new),
-                subprotocol: subprotocol_of(stored.subprotocol).ok_or(RecordError::Invalid("subprotocol"))?,
-                custom_subprotocol: stored.custom_subprotocol,
+                identity: identity_of(
+                    &stored.connection_id,
+                    stored.user_id.as_deref(),
+                    stored.subprotocol,
+                    stored.custom_subprotocol,
+                )
+                .ok_or(RecordError::Invalid("subprotocol"))?,
                 state: stored.state.map(HandlerState),
             },
             number: stored.number,

@@ -13,6 +13,7 @@ mod handler_encoding;
 mod hold;
 mod hub_time;
 mod idempotency_key;
+mod identity;
 mod mark_encoding;
 mod proposer;
 mod record;
@@ -34,6 +35,7 @@ pub use idempotency_key::{
     ExecutedRequest, IdempotencyKey, REQUESTS_PER_PAGE, Refusal, RequestKind, RequestName, RequestNumbers,
     RequestPage, RequestParts, RequestsCheckpoint,
 };
+pub use identity::SessionIdentity;
 pub use proposer::Proposer;
 pub use record::{
     AckKey, Body, BootKey, EndReason, Key, Opened, Permission, Published, Record, Sent, SequenceMark,

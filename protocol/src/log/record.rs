@@ -1,9 +1,10 @@
 //! The records of a hub's log.
 
 use super::{
-    BootId, Fingerprint, HandlerReply, HandlerState, IdempotencyKey, Offset, Refusal, Selection, Time,
+    BootId, Fingerprint, HandlerReply, HandlerState, IdempotencyKey, Offset, Refusal, Selection,
+    SessionIdentity, Time,
 };
-use crate::wire::{AckId, ConnectionId, GroupName, Metadata, Payload, SequenceId, Subprotocol, UserId};
+use crate::wire::{AckId, ConnectionId, GroupName, Metadata, Payload, SequenceId, UserId};
 
 /// One change of shared state. It takes effect when it comes back from the log with its offset.
 #[derive(Debug, Clone, PartialEq)]
@@ -168,12 +169,8 @@ pub struct SequenceMark {
 /// configuration never changes what an old log means.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Opened {
-    /// The session's name.
-    pub connection_id: ConnectionId,
-    /// Whom it acts for.
-    pub user_id: Option<UserId>,
-    /// What its sockets speak.
-    pub subprotocol: Subprotocol,
+    /// Who it is.
+    pub identity: SessionIdentity,
     /// Roles as the access token spells them.
     pub roles: Vec<String>,
     /// Groups it is in from the start.
@@ -184,8 +181,6 @@ pub struct Opened {
     pub retention_seconds: u32,
     /// What the application's `connect` handler has noted about it.
     pub state: Option<HandlerState>,
-    /// The name that was negotiated, where the gateway does not speak it.
-    pub custom_subprotocol: Option<String>,
 }
 
 /// A message and whom it is for.
@@ -268,7 +263,7 @@ impl Body {
             | Self::Acked { .. }
             | Self::Told { .. }
             | Self::Refused(_) => None,
-            Self::Opened(opened) => Some(&opened.connection_id),
+            Self::Opened(opened) => Some(&opened.identity.connection_id),
             Self::Published(published) => published.publisher.as_ref(),
             Self::Joined { connection_id, .. }
             | Self::Left { connection_id, .. }

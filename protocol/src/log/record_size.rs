@@ -1,6 +1,8 @@
 //! What a record takes, in the log and in memory.
 
-use super::{Audience, Body, HandlerReply, HandlerState, Opened, Published, Record, Selection, Sent};
+use super::{
+    Audience, Body, HandlerReply, HandlerState, Opened, Published, Record, Selection, Sent, SessionIdentity,
+};
 use crate::wire::{ConnectionId, GroupName, Metadata, Payload, allocated};
 
 /// What a record takes in the log beside what is in it, in bytes: key, time and the fields of fixed size.
@@ -118,7 +120,8 @@ impl Body {
 
 impl Opened {
     fn size(&self) -> Size {
-        let Self { connection_id, user_id, roles, groups, state, custom_subprotocol, .. } = self;
+        let Self { identity, roles, groups, state, .. } = self;
+        let SessionIdentity { connection_id, user_id, custom_subprotocol, .. } = identity;
         Size::default()
             .part(connection_id.as_str().len())
             .part(user_id.as_ref().map_or(0, |user| user.as_str().len()))

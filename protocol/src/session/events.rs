@@ -17,8 +17,6 @@ use crate::wire::{AckError, Downstream, EventName, Metadata, Payload, Upstream};
 pub struct SessionEvents {
     /// What handlers have noted.
     pub state: Option<HandlerState>,
-    /// The name that was negotiated, where the gateway does not speak it.
-    pub custom_subprotocol: Option<String>,
     /// Boots that the session has lived through after its first.
     pub boots: u32,
     /// Events without an ack id that this boot has counted so far.
@@ -67,13 +65,7 @@ pub enum CallAnswered {
 impl Session {
     /// The session as its handlers see it.
     pub fn subject(&self) -> EventSubject {
-        EventSubject {
-            connection_id: self.connection_id.clone(),
-            user_id: self.user_id.clone(),
-            subprotocol: self.subprotocol,
-            custom_subprotocol: self.events.custom_subprotocol.clone(),
-            state: self.events.state.clone(),
-        }
+        EventSubject { identity: self.identity.clone(), state: self.events.state.clone() }
     }
 
     /// That the session is over, for its handler.
@@ -96,7 +88,7 @@ impl Session {
         proposer: &mut Proposer,
     ) -> CallAnswered {
         let mut answered = CallAnswered::Unknown;
-        let connection_id = &self.connection_id;
+        let connection_id = &self.identity.connection_id;
         self.requests.answer_call(batch, |ack| {
             let (slot, what) = match answer {
                 Ok((None, None)) if ack.is_none() => (Slot::Answer(None), CallAnswered::Settled),

@@ -405,7 +405,10 @@ mod tests {
         let mut permissions = Permissions::from_roles(&["webpubsub.sendToGroup.ops".to_owned()]);
         permissions.revoke(Permission::SendToGroup, &group);
         assert!(!permissions.allows(Permission::SendToGroup, &group));
-        assert!(permissions.send.literals().len() == 0, "no role is left that a denial would have to outweigh");
+        assert!(
+            permissions.send.literals().len() == 0,
+            "no role is left that a denial would have to outweigh"
+        );
     }
 
     #[test]

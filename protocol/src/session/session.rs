@@ -13,29 +13,25 @@ use super::{
 };
 use crate::log::{
     AckKey, Body, EndReason, Fingerprint, Hold, Offset, Opened, Permission, Proposer, Published, Record,
-    SessionCheckpoint, Time, chunk_of,
+    SessionCheckpoint, SessionIdentity, Time, chunk_of,
 };
 use crate::wire::limits::GROUP_NAMES_BYTES_MAX;
 use crate::wire::{
-    AckError, AckId, Close, ConnectionId, Downstream, Encoding, ErrorName, GroupName, SequenceId,
-    Subprotocol, Upstream, UserId,
+    AckError, AckId, Close, ConnectionId, Downstream, Encoding, ErrorName, GroupName, SequenceId, Upstream,
+    UserId,
 };
 
 /// Everything that belongs to a connection id.
 #[derive(Debug)]
 pub struct Session {
-    /// The wire's name of the session.
-    pub connection_id: ConnectionId,
+    /// Who it is.
+    pub identity: SessionIdentity,
     /// The offset of its `Opened` record, which marks name it by.
     pub number: Offset,
     /// Who has its socket and who proposes for it.
     pub hold: Hold,
     /// The chunk of checkpoints that it is in.
     pub chunk: u16,
-    /// Whom it acts for.
-    pub user_id: Option<UserId>,
-    /// What its sockets speak.
-    pub subprotocol: Subprotocol,
     /// What it may do.
     pub permissions: Permissions,
     /// Groups that it is in.
@@ -86,15 +82,13 @@ impl Session {
         bounds: RequestBounds,
         budget: &Arc<MemoryBudget>,
     ) -> Self {
-        let mut outbox = Outbox::new(opened.subprotocol, limits, bounds);
+        let mut outbox = Outbox::new(opened.identity.subprotocol, limits, bounds);
         outbox.charge_to(budget);
         let mut session = Self {
-            connection_id: opened.connection_id.clone(),
+            identity: opened.identity.clone(),
             number: hold.attached,
             hold,
-            chunk: chunk_of(&opened.connection_id),
-            user_id: opened.user_id.clone(),
-            subprotocol: opened.subprotocol,
+            chunk: chunk_of(&opened.identity.connection_id),
             permissions: Permissions::from_roles(&opened.roles),
             groups: opened.groups.iter().cloned().collect(),
             window: AckWindow::new(opened.ack_window_ids as usize),
@@ -103,11 +97,7 @@ impl Session {
             retention_seconds: opened.retention_seconds,
             expires_at: None,
             phase: Phase::Live,
-            events: SessionEvents {
-                state: opened.state.clone(),
-                custom_subprotocol: opened.custom_subprotocol.clone(),
-                ..SessionEvents::default()
-            },
+            events: SessionEvents { state: opened.state.clone(), ..SessionEvents::default() },
             recoveries: Recoveries::default(),
             user_place: None,
             charge: SessionCharge::new(budget),
@@ -122,7 +112,7 @@ impl Session {
         let bytes = self.groups.memory_bytes()
             + self.permissions.memory_bytes()
             + self.window.memory_bytes()
-            + self.user_id.as_ref().map_or(0, |user_id| user_id.as_str().len())
+            + self.identity.user_id.as_ref().map_or(0, |user_id| user_id.as_str().len())
             + state;
         self.charge.set(bytes);
     }
@@ -135,13 +125,11 @@ impl Session {
     /// The session as a checkpoint keeps it: what its records made of it. Of one that is not reliable the deliveries are
     /// left out, since the next boot ends it.
     pub fn to_checkpoint(&self) -> SessionCheckpoint {
-        let is_reliable = self.subprotocol.is_reliable();
+        let is_reliable = self.identity.subprotocol.is_reliable();
         let outbox = self.outbox.lock();
         let messages = outbox.unacknowledged().filter(|_| is_reliable);
         SessionCheckpoint {
-            connection_id: self.connection_id.clone(),
-            user_id: self.user_id.clone(),
-            subprotocol: self.subprotocol,
+            identity: self.identity.clone(),
             join_leave: self.permissions.to_checkpoint(Permission::JoinLeaveGroup),
             send: self.permissions.to_checkpoint(Permission::SendToGroup),
             groups: self.groups.iter().cloned().collect(),
@@ -155,7 +143,6 @@ impl Session {
                 Phase::Live | Phase::Finishing(_) => None,
             },
             state: self.events.state.clone(),
-            custom_subprotocol: self.events.custom_subprotocol.clone(),
             boots: self.events.boots,
             number: self.number,
             hold: self.hold,
@@ -170,19 +157,18 @@ impl Session {
         bounds: RequestBounds,
         budget: &Arc<MemoryBudget>,
     ) -> Self {
-        let SessionCheckpoint { connection_id, user_id, subprotocol, groups, retention_seconds, .. } = stored;
-        let mut outbox = Outbox::restore(subprotocol, limits, bounds, stored.sequence_ids, unacknowledged);
+        let SessionCheckpoint { identity, groups, retention_seconds, .. } = stored;
+        let mut outbox =
+            Outbox::restore(identity.subprotocol, limits, bounds, stored.sequence_ids, unacknowledged);
         outbox.charge_to(budget);
         if stored.ending.is_some() {
             outbox.free();
         }
         let mut session = Self {
-            chunk: chunk_of(&connection_id),
+            chunk: chunk_of(&identity.connection_id),
             number: stored.number,
             hold: stored.hold,
-            connection_id,
-            user_id,
-            subprotocol,
+            identity,
             permissions: Permissions::restore(stored.join_leave, stored.send),
             groups: groups.into_iter().collect(),
             window: AckWindow::restore(stored.ack_window_ids as usize, &stored.executed),
@@ -191,12 +177,7 @@ impl Session {
             retention_seconds,
             expires_at: None,
             phase: stored.ending.map_or(Phase::Live, Phase::Ending),
-            events: SessionEvents {
-                state: stored.state,
-                custom_subprotocol: stored.custom_subprotocol,
-                boots: stored.boots,
-                counted: 0,
-            },
+            events: SessionEvents { state: stored.state, boots: stored.boots, counted: 0 },
             recoveries: Recoveries::default(),
             user_place: None,
             charge: SessionCharge::new(budget),
@@ -213,11 +194,16 @@ impl Session {
     /// Turns the waiting requests into the next batch and returns its records. Every refusal is decided here, before
     /// the append, against applied state and the batch itself (R4).
     pub fn next_batch(&mut self, now: Time, proposer: &mut Proposer, room: GroupRoom) -> NextBatch {
-        let is_raw = self.subprotocol.encoding() == Encoding::Raw;
+        let is_raw = self.identity.subprotocol.encoding() == Encoding::Raw;
         let mut close = None;
-        let Self { requests, connection_id, user_id, permissions, groups, window, outbox, .. } = self;
+        let Self { requests, identity, permissions, groups, window, outbox, .. } = self;
         let mut unmarked = Some(outbox);
-        let judge = Judge { connection_id, user_id: user_id.as_ref(), permissions, window };
+        let judge = Judge {
+            connection_id: &identity.connection_id,
+            user_id: identity.user_id.as_ref(),
+            permissions,
+            window,
+        };
         let mut pending = PendingGroups::new(groups);
         let Begun { records, call } = requests.next_batch(|message, ack_ids_in_batch| {
             if close.is_some() {

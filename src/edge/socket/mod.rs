@@ -193,7 +193,7 @@ fn unless_cut<T>(
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt;
-    use oncewire_protocol::log::BootId;
+    use oncewire_protocol::log::{BootId, SessionIdentity};
     use oncewire_protocol::wire::Subprotocol;
     use tokio::net::TcpListener;
 
@@ -221,14 +221,16 @@ mod tests {
         let hub = HubName::new("chat").unwrap();
         let connection_id = ConnectionId::new("c");
         let new = NewSession {
-            connection_id: connection_id.clone(),
-            user_id: None,
-            subprotocol: Subprotocol::JsonReliable,
+            identity: SessionIdentity {
+                connection_id: connection_id.clone(),
+                user_id: None,
+                subprotocol: Subprotocol::JsonReliable,
+                custom_subprotocol: None,
+            },
             roles: Vec::new(),
             groups: Vec::new(),
             reconnection_token: None,
             state: None,
-            custom_subprotocol: None,
         };
         let socket = engine.hub_to_join(&hub).await.unwrap().open(new).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -68,7 +68,7 @@ async fn a_request_has_what_the_reference_says_and_the_url_of_the_template() {
         application.address
     ));
     let mut event = user_event("conn-1", "hi");
-    event.subject.user_id = Some(UserId::new("Zoë"));
+    event.subject.identity.user_id = Some(UserId::new("Zoë"));
     event.subject.state = Some(HandlerState(Bytes::from_static(b"e30=")));
     event.event = EventName::new("Message").unwrap();
     event.metadata = Metadata::new([("Trace", "a, b")]).unwrap();
@@ -177,15 +177,13 @@ async fn what_no_header_can_hold_is_not_sent() {
     let application = Application::start(|_| status(204)).await;
     let handlers = application.handlers("");
     let mut event = user_event("c", "hi");
-    event.subject.user_id = Some(UserId::new("ann\r\nce-hub: other"));
+    event.subject.identity.user_id = Some(UserId::new("ann\r\nce-hub: other"));
     assert_eq!(handlers.user_event(&hub(), event).await, Err(EventError::Failed));
     let mut event = user_event("c", "hi");
-    event.subject.custom_subprotocol = Some("é".to_owned());
+    event.subject.identity.custom_subprotocol = Some("é".to_owned());
     assert_eq!(handlers.user_event(&hub(), event).await, Err(EventError::Failed));
-    let end = Disconnected {
-        subject: EventSubject { custom_subprotocol: Some("é".to_owned()), ..subject("c") },
-        ..disconnected("c")
-    };
+    let mut end = disconnected("c");
+    end.subject.identity.custom_subprotocol = Some("é".to_owned());
     handlers.disconnected(&hub(), end).await;
     assert_eq!(application.events().len(), 0);
 }

@@ -21,7 +21,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, FutureExt};
 use oncewire_protocol::hub::UserEvent;
-use oncewire_protocol::log::{Disconnected, EventId, EventSubject, Time};
+use oncewire_protocol::log::{Disconnected, EventId, EventSubject, SessionIdentity, Time};
 use oncewire_protocol::wire::{
     ConnectionId, EventName, GroupName, HubName, Metadata, Payload, PayloadKind, Subprotocol, UserId,
 };
@@ -148,10 +148,12 @@ fn hub() -> HubName {
 
 fn subject(id: &str) -> EventSubject {
     EventSubject {
-        connection_id: ConnectionId::new(id),
-        user_id: Some(UserId::new("ann")),
-        subprotocol: Subprotocol::JsonReliable,
-        custom_subprotocol: None,
+        identity: SessionIdentity {
+            connection_id: ConnectionId::new(id),
+            user_id: Some(UserId::new("ann")),
+            subprotocol: Subprotocol::JsonReliable,
+            custom_subprotocol: None,
+        },
         state: None,
     }
 }

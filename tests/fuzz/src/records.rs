@@ -103,7 +103,9 @@ pub fn log(data: &[u8]) {
     let names: Vec<_> = log
         .iter()
         .filter_map(|(_, record)| match &record.body {
-            Body::Opened(opened) => Some((opened.connection_id.to_string(), opened.subprotocol)),
+            Body::Opened(opened) => {
+                Some((opened.identity.connection_id.to_string(), opened.identity.subprotocol))
+            }
             _ => None,
         })
         .collect();

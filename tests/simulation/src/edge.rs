@@ -6,6 +6,7 @@ use oncewire_protocol::driver::socket::frames;
 use oncewire_protocol::hub::{
     Attachment, Input, NewSession, OpenError, OpenId, Opening, Resuming, SessionKey, SocketEnd,
 };
+use oncewire_protocol::log::SessionIdentity;
 use oncewire_protocol::session::Closing;
 use oncewire_protocol::wire::{Close, ConnectionId, ReconnectionToken};
 
@@ -65,14 +66,16 @@ impl World {
                 let shard = self.hubs[hub].shard_of(&connection_id);
                 let state = self.accept(hub, &connection_id);
                 let session = NewSession {
-                    connection_id,
-                    user_id: None,
-                    subprotocol,
+                    identity: SessionIdentity {
+                        connection_id,
+                        user_id: None,
+                        subprotocol,
+                        custom_subprotocol: None,
+                    },
                     roles,
                     groups,
                     reconnection_token,
                     state,
-                    custom_subprotocol: None,
                 };
                 self.send(hub, shard, Opening { open, session }.into(), None);
             }

@@ -69,7 +69,8 @@ impl World {
 
     /// A shard calls the handler of an event.
     pub(crate) fn call_handler(&mut self, hub: usize, shard: usize, call: CallId, event: UserEvent) {
-        let UserEvent { subject: EventSubject { connection_id, state, .. }, id, payload, .. } = event;
+        let UserEvent { subject: EventSubject { identity, state }, id, payload, .. } = event;
+        let connection_id = identity.connection_id;
         let Some(marker) = marker_in(&payload) else {
             return self.fail(Failure::Handlers(format!("{connection_id}: an event that nobody has sent")));
         };
@@ -139,19 +140,19 @@ impl World {
     pub(crate) fn connected(&mut self, connected: Connected) {
         let Connected { subject, id, .. } = connected;
         self.note(Path::BeginningTold);
-        let begun = self.handlers.begun.get_mut(&subject.connection_id);
+        let begun = self.handlers.begun.get_mut(&subject.identity.connection_id);
         let is_first = begun.is_some_and(|begun| {
             begun.state == subject.state && !std::mem::replace(&mut begun.is_connected, true)
         });
         if !is_first {
-            self.fail(Failure::Handlers(format!("{}: told anew or wrongly", subject.connection_id)));
+            self.fail(Failure::Handlers(format!("{}: told anew or wrongly", subject.identity.connection_id)));
         }
         self.notified("connected", &subject, id);
     }
 
     fn notified(&mut self, name: &str, subject: &EventSubject, id: EventId) {
         self.record(Seen::Notified(Notified {
-            connection: subject.connection_id.to_string(),
+            connection: subject.identity.connection_id.to_string(),
             name: name.to_owned(),
             id: id.to_string(),
             state: text(subject.state.as_ref()),
@@ -160,7 +161,7 @@ impl World {
 
     /// A shard tells that a session is over.
     pub(crate) fn disconnected(&mut self, hub: usize, shard: usize, disconnected: &Disconnected) {
-        let id = disconnected.subject.connection_id.clone();
+        let id = disconnected.subject.identity.connection_id.clone();
         let node = &self.hubs[hub];
         let state = node.shards[shard].shard();
         let wrong = if !self.weather.takes_disconnected[hub] {

@@ -182,7 +182,7 @@ impl Log {
     /// The sessions that it tells of, also where it is trimmed.
     pub fn opened(&self) -> impl Iterator<Item = &ConnectionId> {
         self.stored.iter().filter_map(|stored| match &stored.record.body {
-            Body::Opened(opened) => Some(&opened.connection_id),
+            Body::Opened(opened) => Some(&opened.identity.connection_id),
             _ => None,
         })
     }

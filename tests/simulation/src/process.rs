@@ -417,7 +417,7 @@ impl World {
 
 fn describe(input: &Input) -> String {
     match input {
-        Input::Open(opening) => format!("open {}", opening.session.connection_id),
+        Input::Open(opening) => format!("open {}", opening.session.identity.connection_id),
         Input::Resume(resuming) => format!("resume {}", resuming.connection_id),
         Input::Requests { session, requests } => {
             let ids: Vec<_> = requests.iter().map(|request| request.message.ack_id()).collect();

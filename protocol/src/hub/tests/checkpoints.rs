@@ -200,7 +200,7 @@ impl World {
             .shards
             .iter()
             .flat_map(|hub| hub.sessions.values())
-            .map(|session| (session.connection_id.to_string(), ids(&session.to_checkpoint())))
+            .map(|session| (session.identity.connection_id.to_string(), ids(&session.to_checkpoint())))
             .collect();
         self.start(shards);
         self.check(&before);
@@ -309,7 +309,7 @@ fn state(shards: &[Shard]) -> State {
             drop(outbox);
             assert!(session.expires_at.is_none_or(|at| hub.timers.has(at, Timer::Expire(key))));
             let entry = (session.to_checkpoint(), messages, session.expires_at);
-            assert_eq!(state.insert(session.connection_id.to_string(), entry), None);
+            assert_eq!(state.insert(session.identity.connection_id.to_string(), entry), None);
         }
         // Beside the sessions' own: when what was restored counts again.
         assert!((hub.sessions.len()..=hub.sessions.len() + 1).contains(&hub.timers.len()));
@@ -327,7 +327,7 @@ fn untold(shards: &[Shard]) -> Vec<Disconnected> {
         all
     };
     let mut all: Vec<_> = shards.iter().flat_map(of_hub).collect();
-    all.sort_unstable_by(|a, b| a.subject.connection_id.cmp(&b.subject.connection_id));
+    all.sort_unstable_by(|a, b| a.subject.identity.connection_id.cmp(&b.subject.identity.connection_id));
     all
 }
 
@@ -335,7 +335,7 @@ fn members(shards: &[Shard]) -> BTreeMap<GroupName, BTreeSet<ConnectionId>> {
     let mut all: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
     for hub in shards {
         for (group, members) in &hub.groups {
-            let ids = members.keys().map(|key| hub.sessions[*key].connection_id.clone());
+            let ids = members.keys().map(|key| hub.sessions[*key].identity.connection_id.clone());
             all.entry(group.clone()).or_default().extend(ids);
         }
     }

@@ -70,7 +70,7 @@ fn outcome(shards: &[Shard]) -> Outcome {
         let may_publish = session.permissions.allows(Permission::SendToGroup, &group(GROUPS[0]));
         let noted = session.events.state.as_ref().map(text_of).unwrap_or_default();
         let state = (deliveries, (*session.groups).clone(), may_publish, noted);
-        assert_eq!(outcome.insert(session.connection_id.to_string(), state), None);
+        assert_eq!(outcome.insert(session.identity.connection_id.to_string(), state), None);
     }
     let of_chunks = |shard: &Shard| {
         (0..CHUNKS).flat_map(|chunk| shard.untold.of_chunk(chunk)).cloned().collect::<Vec<_>>()
@@ -78,7 +78,7 @@ fn outcome(shards: &[Shard]) -> Outcome {
     for disconnected in shards.iter().flat_map(of_chunks) {
         let noted = disconnected.subject.state.as_ref().map(text_of).unwrap_or_default();
         let told = (vec![disconnected.number.to_string()], BTreeSet::new(), false, noted);
-        let name = format!("untold {}", disconnected.subject.connection_id);
+        let name = format!("untold {}", disconnected.subject.identity.connection_id);
         assert_eq!(outcome.insert(name, told), None);
     }
     outcome
@@ -171,8 +171,8 @@ fn naive(log: &Log) -> Outcome {
             }),
             Body::Opened(opened) => {
                 let groups = opened.groups.iter().cloned().collect();
-                let is_reliable = opened.subprotocol.is_reliable();
-                let user = opened.user_id.as_ref().map(ToString::to_string);
+                let is_reliable = opened.identity.subprotocol.is_reliable();
+                let user = opened.identity.user_id.as_ref().map(ToString::to_string);
                 let naive = Naive { is_reliable, groups, user, number: offset_of(index), ..Naive::default() };
                 sessions.insert(name, naive);
             }

@@ -221,7 +221,7 @@ fn events_are_counted_across_kinds_from_connected_on() {
     let Connected { subject, id, time } = &world.connected[0];
     assert_eq!((id.to_string().as_str(), *time), ("1", START));
     assert_eq!(
-        (subject.connection_id.as_str(), subject.user_id.as_ref()),
+        (subject.identity.connection_id.as_str(), subject.identity.user_id.as_ref()),
         ("alice", Some(&UserId::new("ann")))
     );
     world.send(&alice, [event(None, "x")]);
@@ -245,7 +245,7 @@ fn a_recovery_is_no_event() {
     world.settle();
     let told = world.tells();
     assert_eq!(told.reason, "The connection recovery timeout expired.");
-    assert_eq!(told.subject.connection_id.as_str(), "alice");
+    assert_eq!(told.subject.identity.connection_id.as_str(), "alice");
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn an_end_is_told_until_the_application_has_heard_of_it_under_one_id() {
     world.restart();
     let second = world.tells();
     assert_eq!(first, second);
-    world.handle(Input::Told(vec![second.subject.connection_id]));
+    world.handle(Input::Told(vec![second.subject.identity.connection_id]));
     world.fail(Certainty::Definite);
     world.wait_ms(1000);
     world.settle();
@@ -276,7 +276,7 @@ fn sessions_that_a_crash_ends_are_told_by_the_next_boot() {
     world.open_with(opening_on("simple", Subprotocol::Json, "ann"));
     world.restart();
     let told = world.tells();
-    assert_eq!((told.subject.connection_id.as_str(), told.number), ("simple", 999_999_999));
+    assert_eq!((told.subject.identity.connection_id.as_str(), told.number), ("simple", 999_999_999));
     assert_eq!(told.reason, "The gateway was restarted.");
     world.restart();
     assert_eq!(world.tells(), told, "however many boots it takes");
@@ -291,7 +291,8 @@ fn each_session_that_the_application_closes_is_told() {
     let reason = "maintenance".to_owned();
     world.command(Action::Close { selection: Selection::whole(Audience::All), reason });
     world.settle();
-    let told: Vec<_> = world.disconnected.iter().map(|told| told.subject.connection_id.to_string()).collect();
+    let told: Vec<_> =
+        world.disconnected.iter().map(|told| told.subject.identity.connection_id.to_string()).collect();
     assert_eq!(told.len(), 2);
     assert!(told.contains(&"alice".to_owned()) && told.contains(&"bob".to_owned()));
     assert_eq!(world.disconnected[0].reason, "Application server closed the connection. Reason: maintenance");
@@ -328,12 +329,15 @@ fn beyond_the_bound_an_end_is_not_told() {
     let told = world.tells();
     for n in 2..UNTOLD_MAX {
         let mut other = told.clone();
-        other.subject.connection_id = ConnectionId::new(&n.to_string());
+        other.subject.identity.connection_id = ConnectionId::new(&n.to_string());
         world.shard.insert_untold(other);
     }
     world.close(&bob, SocketEnd::ClosedForGood);
     world.settle();
-    assert_eq!((world.tells().subject.connection_id.as_str(), world.shard.untold()), ("bob", UNTOLD_MAX));
+    assert_eq!(
+        (world.tells().subject.identity.connection_id.as_str(), world.shard.untold()),
+        ("bob", UNTOLD_MAX)
+    );
     let carol = world.open("carol");
     world.close(&carol, SocketEnd::ClosedForGood);
     world.settle();

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use super::super::*;
 use crate::log::{
     Body, Certainty, Disconnected, EndReason, IdempotencyKey, Permission, Record, Selection, Sent,
+    SessionIdentity,
 };
 use crate::session::testing::drain;
 use crate::session::{Progress, Request};
@@ -213,7 +214,7 @@ impl World {
 
     /// A new session, attached unless it is refused.
     pub fn try_open(&mut self, session: NewSession) -> Result<Client, OpenError> {
-        let id = session.connection_id.clone();
+        let id = session.identity.connection_id.clone();
         let open = self.ask(session);
         self.settle();
         let attachment = self.opened.remove(&open).expect("an answer")?;
@@ -344,14 +345,16 @@ impl World {
 /// A reliable session that may do everything.
 pub(super) fn opening(id: &str) -> NewSession {
     NewSession {
-        connection_id: ConnectionId::new(id),
-        user_id: None,
-        subprotocol: Subprotocol::JsonReliable,
+        identity: SessionIdentity {
+            connection_id: ConnectionId::new(id),
+            user_id: None,
+            subprotocol: Subprotocol::JsonReliable,
+            custom_subprotocol: None,
+        },
         roles: vec!["webpubsub.joinLeaveGroup".to_owned(), "webpubsub.sendToGroup".to_owned()],
         groups: Vec::new(),
         reconnection_token: Some(ReconnectionToken("secret".to_owned())),
         state: None,
-        custom_subprotocol: None,
     }
 }
 
@@ -361,7 +364,10 @@ pub(super) fn opening_as(id: &str, roles: &[&str]) -> NewSession {
 }
 
 pub(super) fn opening_on(id: &str, subprotocol: Subprotocol, user: &str) -> NewSession {
-    NewSession { subprotocol, user_id: Some(UserId::new(user)), ..opening(id) }
+    let mut new = opening(id);
+    new.identity.subprotocol = subprotocol;
+    new.identity.user_id = Some(UserId::new(user));
+    new
 }
 
 pub(super) fn group(name: &str) -> GroupName {

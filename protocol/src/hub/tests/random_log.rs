@@ -12,7 +12,7 @@ use super::harness::group;
 use crate::filter::Filter;
 use crate::log::{
     AckKey, Audience, Body, EndReason, Fingerprint, HandlerReply, HandlerState, IdempotencyKey, Key, Opened,
-    Permission, Published, Refusal, RequestName, Selection, Sent, SequenceMark,
+    Permission, Published, Refusal, RequestName, Selection, Sent, SequenceMark, SessionIdentity,
 };
 use crate::wire::{Metadata, Payload, PayloadKind, Subprotocol, Upstream};
 
@@ -178,15 +178,17 @@ impl LogWriter {
                 (
                     false,
                     Body::Opened(Opened {
-                        connection_id: id(name),
-                        user_id: n.is_multiple_of(2).then(|| UserId::new(USER)),
-                        subprotocol: *subprotocol,
+                        identity: SessionIdentity {
+                            connection_id: id(name),
+                            user_id: n.is_multiple_of(2).then(|| UserId::new(USER)),
+                            subprotocol: *subprotocol,
+                            custom_subprotocol: n.is_multiple_of(5).then(|| "chat".to_owned()),
+                        },
                         roles: vec!["webpubsub.joinLeaveGroups.x*".to_owned()],
                         groups: groups(names),
                         ack_window_ids: self.ack_window_ids,
                         retention_seconds: 60,
                         state: None,
-                        custom_subprotocol: n.is_multiple_of(5).then(|| "chat".to_owned()),
                     }),
                 )
             }

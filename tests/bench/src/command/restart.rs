@@ -14,7 +14,7 @@ use oncewire::config::Config;
 use oncewire::config::Durability;
 use oncewire::engine::{AttachedSocket, Engine, HubHandle, HubUnavailable, NewSession};
 use oncewire::store::{EmbeddedStore, Store};
-use oncewire_protocol::log::{BootId, ChunkCheckpoint};
+use oncewire_protocol::log::{BootId, ChunkCheckpoint, SessionIdentity};
 use oncewire_protocol::session::Request;
 use oncewire_protocol::wire::{
     ConnectionId, GroupName, HubName, Metadata, Payload, PayloadKind, Subprotocol, Upstream,
@@ -289,14 +289,16 @@ fn group(n: u32) -> Result<GroupName> {
 
 fn session(name: &str, group: Option<GroupName>) -> NewSession {
     NewSession {
-        connection_id: ConnectionId::new(name),
-        user_id: None,
-        subprotocol: Subprotocol::JsonReliable,
+        identity: SessionIdentity {
+            connection_id: ConnectionId::new(name),
+            user_id: None,
+            subprotocol: Subprotocol::JsonReliable,
+            custom_subprotocol: None,
+        },
         roles: vec!["webpubsub.sendToGroup".to_owned()],
         groups: group.into_iter().collect(),
         reconnection_token: None,
         state: None,
-        custom_subprotocol: None,
     }
 }
 

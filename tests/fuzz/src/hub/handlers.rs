@@ -46,7 +46,7 @@ impl Handlers {
 
     /// A handler is called.
     pub fn call(&mut self, truth: &Truth, call: CallId, event: &UserEvent) {
-        let name = event.subject.connection_id.as_str();
+        let name = event.subject.identity.connection_id.as_str();
         assert!(self.calls.iter().all(|(_, other)| other != name), "{name} has two calls at a time");
         self.calls.push_back((call, name.to_owned()));
         // The log may know that the session is over before the shard does.
@@ -63,7 +63,7 @@ impl Handlers {
 
     /// A handler is told that a session has begun.
     pub fn connected(&mut self, truth: &Truth, connected: &Connected) {
-        let name = connected.subject.connection_id.as_str();
+        let name = connected.subject.identity.connection_id.as_str();
         assert!(truth.has_opened(name), "{name} has not begun");
         self.count(name, connected.id);
     }
@@ -71,7 +71,7 @@ impl Handlers {
     /// A handler is told that a session is over.
     pub fn disconnected(&mut self, truth: &Truth, disconnected: &Disconnected) {
         let Disconnected { subject, number, .. } = disconnected;
-        let name = subject.connection_id.as_str();
+        let name = subject.identity.connection_id.as_str();
         assert!(!truth.sessions.contains_key(name), "{name} is not over");
         let untold = truth.untold.get(name);
         assert_eq!(untold, Some(&(*number, subject.state.clone())), "the end of {name}");
@@ -82,7 +82,7 @@ impl Handlers {
                 self.ends.insert(name.to_owned(), disconnected.id());
             }
         }
-        self.telling.push_back(subject.connection_id.clone());
+        self.telling.push_back(subject.identity.connection_id.clone());
     }
 
     fn count(&mut self, name: &str, id: EventId) {

@@ -152,10 +152,10 @@ impl Truth {
                 );
             }
             Body::Opened(opened) => {
-                self.names.push((name.clone(), opened.subprotocol));
+                self.names.push((name.clone(), opened.identity.subprotocol));
                 let session = Session {
-                    subprotocol: opened.subprotocol,
-                    user: opened.user_id.as_ref().map(ToString::to_string),
+                    subprotocol: opened.identity.subprotocol,
+                    user: opened.identity.user_id.as_ref().map(ToString::to_string),
                     is_added: false,
                     groups: opened.groups.iter().map(ToString::to_string).collect(),
                     deliveries: Vec::new(),

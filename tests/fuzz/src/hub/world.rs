@@ -10,7 +10,8 @@ use oncewire_protocol::hub::{
     Opening, Output, Resuming, Shard, ShardId, SocketEnd,
 };
 use oncewire_protocol::log::{
-    Audience, Body, BootId, Certainty, EndReason, HandlerState, Permission, Record, Selection, Time,
+    Audience, Body, BootId, Certainty, EndReason, HandlerState, Permission, Record, Selection,
+    SessionIdentity, Time,
 };
 use oncewire_protocol::session::{
     MemoryBudget, OutboxLimits, Progress, Request, RequestBounds, SessionLimits,
@@ -349,14 +350,16 @@ impl World {
         self.names.push((name.clone(), subprotocol));
         let all = ["joinLeaveGroup", "sendToGroup", "sendToGroup.g", "joinLeaveGroups.?", "sendToGroups.**"];
         let session = NewSession {
-            connection_id: ConnectionId::new(&name),
-            user_id: roles_left_out.is_multiple_of(2).then(|| UserId::new(USER)),
-            subprotocol,
+            identity: SessionIdentity {
+                connection_id: ConnectionId::new(&name),
+                user_id: roles_left_out.is_multiple_of(2).then(|| UserId::new(USER)),
+                subprotocol,
+                custom_subprotocol: None,
+            },
             roles: chosen(&all, !roles_left_out).map(|role| format!("webpubsub.{role}")).collect(),
             groups: chosen(&GROUPS, groups).filter_map(|name| GroupName::new(name).ok()).collect(),
             reconnection_token: subprotocol.is_reliable().then(|| ReconnectionToken("token".to_owned())),
             state: (roles_left_out % 4 == 3).then(|| HandlerState(Bytes::copy_from_slice(name.as_bytes()))),
-            custom_subprotocol: None,
         };
         let open = OpenId(self.id());
         self.waiting.insert(open, Waiting::Open { name, subprotocol });
