@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::header::{CONNECTION, CONTENT_LENGTH, HOST, RETRY_AFTER, TRANSFER_ENCODING, UPGRADE};
+use axum::http::header::{CONNECTION, HOST, RETRY_AFTER, TRANSFER_ENCODING, UPGRADE};
+use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Version};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
@@ -333,18 +334,26 @@ impl Visit {
 
 /// A request of HTTP/1.1 names just one host, and an older one at most one (RFC 9112, section 3.2).
 fn names_one_host(headers: &HeaderMap, version: Version) -> bool {
-    match headers.get_all(HOST).iter().count() {
-        0 => version < Version::HTTP_11,
-        count => count == 1,
+    let mut hosts = headers.get_all(HOST).iter();
+    match (hosts.next(), hosts.next()) {
+        (None, _) => version < Version::HTTP_11,
+        (Some(host), None) => host.is_empty() || is_host(host.as_bytes()),
+        (Some(_), Some(_)) => false,
     }
 }
 
-/// Whether it is clear where a body ends, and it is as it was sent (RFC 9112, section 6).
+/// A host, with a port or without; no user stands before it.
+fn is_host(host: &[u8]) -> bool {
+    Authority::try_from(host).is_ok() && !host.contains(&b'@')
+}
+
+/// Whether it is clear where a body ends, and it is as it was sent (RFC 9112, section 6). Where a body is chunked the library
+/// takes no notice of a content length, and ends the connection behind the answer.
 fn has_one_length(headers: &HeaderMap) -> bool {
     let mut encodings = headers.get_all(TRANSFER_ENCODING).iter();
     let Some(encoding) = encodings.next() else { return true };
     let is_chunked = encoding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"chunked");
-    is_chunked && encodings.next().is_none() && !headers.contains_key(CONTENT_LENGTH)
+    is_chunked && encodings.next().is_none()
 }
 
 fn is_recovery<B>(request: &Request<B>) -> bool {

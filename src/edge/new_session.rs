@@ -15,6 +15,7 @@ use oncewire_protocol::log::{Disconnected, EventSubject, HandlerState, SessionId
 use oncewire_protocol::wire::raw::RawTarget;
 use oncewire_protocol::wire::{ConnectionId, HubName, ReconnectionToken, Subprotocol};
 use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use super::Shared;
@@ -26,6 +27,9 @@ use crate::engine::{self, Accepted, AttachedSocket, ConnectRefused, HubUnavailab
 /// Handlers that are being told at once of sessions which they accepted and which never began; beyond it they are not
 /// told.
 pub(super) const FAREWELLS_MAX: usize = 256;
+/// How long a handler may still say about a client that has left meanwhile whether it would have been let in. It takes a place
+/// of those who wait as long.
+const ANSWER_WITHOUT_CLIENT_MAX: Duration = Duration::from_secs(5);
 /// How long that is tried. Nothing is kept for later: as there is no session, there is no record of it.
 const FAREWELL_WAIT: Duration = Duration::from_secs(60);
 /// How long after an attempt the next one is made.
@@ -85,11 +89,19 @@ impl Newcomer {
         let call = shared.edge.engine.event_handlers().connect(connecting);
         let offer = offer(&request.headers);
         let is_stopping = shared.is_stopping.clone();
+        let client_leaves = CancellationToken::new();
+        let client_left = client_leaves.clone();
+        let _client = client_leaves.drop_guard();
         // A task of its own: a client that leaves meanwhile may be accepted all the same, which is owed a farewell.
         let asking = shared.tasks.spawn(async move {
-            match is_stopping.run_until_cancelled(call).await {
-                Some(answer) => self.accepted(answer?, &offer),
-                None => Err(Refusal::Unavailable),
+            let nobody_waits = async {
+                client_left.cancelled().await;
+                tokio::time::sleep(ANSWER_WITHOUT_CLIENT_MAX).await;
+            };
+            tokio::select! {
+                answer = call => self.accepted(answer?, &offer),
+                () = is_stopping.cancelled() => Err(Refusal::Unavailable),
+                () = nobody_waits => Err(Refusal::HandlerFailed),
             }
         });
         asking.await.unwrap_or(Err(Refusal::HandlerFailed))

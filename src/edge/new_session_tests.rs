@@ -322,6 +322,23 @@ async fn who_was_accepted_and_left_meanwhile_is_over_for_the_handler() {
     assert_eq!((told.subject.identity.user_id, told.subject.state), (ann, state));
 }
 
+#[tokio::test(start_paused = true)]
+async fn clients_that_had_left_kept_their_places_until_the_handler_gave_up() {
+    let (edge, mut heard) = edge(Config { connections_max: Some(1), ..Config::default() });
+    let shared = Shared::new(edge);
+    let (newcomer, request) = (newcomer(&shared).await, request());
+    let asking = newcomer.ask(&request);
+    let (_, mut reply) = tokio::select! {
+        call = heard.call() => call,
+        _ = asking => unreachable!("nobody has answered"),
+    };
+    assert!(shared.sockets.reserve().is_none(), "the handler may still answer");
+    reply.closed().await;
+    shared.tasks.close();
+    shared.tasks.wait().await;
+    assert!(shared.sockets.reserve().is_some());
+}
+
 #[tokio::test]
 async fn who_was_accepted_and_could_not_be_let_in_is_over_for_the_handler() {
     let (edge, mut heard) = edge(Config { groups_per_session_max: 1, ..Config::default() });

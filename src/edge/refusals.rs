@@ -141,7 +141,7 @@ fn refusal_text(refusal: RecoveryRefusal) -> &'static str {
     match refusal {
         RecoveryRefusal::Malformed => "the request is no recovery that could succeed",
         RecoveryRefusal::Token => {
-            "the reconnection token is not one of this session, or of another epoch of its hub"
+            "the reconnection token is not one of this session, has expired, or is of another epoch of its hub"
         }
         RecoveryRefusal::UnknownSession => "there is no such session, or not any more",
     }

@@ -37,7 +37,7 @@ pub(super) enum TurnedAway {
     #[error("its request has no Host header, or several")]
     BadHost,
     /// The body of its request is encoded otherwise than by `chunked` alone, or says its length too.
-    #[error("the transfer encoding of its body is not chunked alone, or there is a content length beside it")]
+    #[error("the transfer encoding of its body is not chunked alone")]
     BadTransferEncoding,
     /// Everybody knows the access key, and it comes from a page of another site, or by a name that may be anybody's.
     #[error("everybody knows the access key, and it does not come from this machine")]

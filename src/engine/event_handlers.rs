@@ -53,6 +53,19 @@ pub struct Connecting {
     pub subprotocols: Vec<String>,
 }
 
+impl Connecting {
+    /// What is in it, in bytes.
+    pub fn bytes(&self) -> usize {
+        let Self { hub, connection_id, user_id, roles, groups, claims, query, headers, subprotocols } = self;
+        let named = claims.iter().chain(query).chain(headers);
+        let texts = named.flat_map(|(name, values)| [name].into_iter().chain(values));
+        let texts = texts.chain(roles).chain(subprotocols).map(String::len);
+        let names = [hub.as_str(), connection_id.as_str(), user_id.as_ref().map_or("", |user| user.as_str())];
+        let names = names.into_iter().chain(groups.iter().map(|group| group.as_str()));
+        texts.chain(names.map(str::len)).sum()
+    }
+}
+
 /// As what a session begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Accepted {

@@ -270,7 +270,8 @@ impl Engine {
             let Folded { time, untold: more } = folded.inspect_err(report)?;
             (last, untold) = (last.max(time), untold + more);
         }
-        let takes_disconnected = untold < UNTOLD_MAX && self.0.event_handlers.takes_disconnected(name);
+        let has_room = untold < UNTOLD_MAX && self.memory_budget().has_room_for_untold();
+        let takes_disconnected = has_room && self.0.event_handlers.takes_disconnected(name);
         let booted = if log.is_copy() { Shard::booted_from_copy } else { Shard::booted };
         let booted = Arc::new(booted(boot, clock.begin(last), takes_disconnected));
         log.append(vec![booted]).await.inspect_err(report)?;

@@ -16,7 +16,7 @@ use futures_util::future::{BoxFuture, FutureExt};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use oncewire_protocol::driver::{Appending, Folded, ShardDriver, ShardOutput};
 use oncewire_protocol::hub::{
-    self, Attachment, CommandError, CommandId, Done, Input, OpenError, OpenId, Shard, SocketEnd, UNTOLD_MAX,
+    self, Attachment, CommandError, CommandId, Done, Input, OpenError, OpenId, Shard, SocketEnd,
 };
 use oncewire_protocol::log::{Certainty, Disconnected, Offset, Record};
 use oncewire_protocol::wire::UserId;
@@ -352,9 +352,10 @@ impl ShardTask {
     }
 
     fn disconnected(&mut self, disconnected: Disconnected) {
-        if self.driver.shard().untold() >= UNTOLD_MAX && self.untold_full.is_news(Instant::now()) {
+        let shard = self.driver.shard();
+        if !shard.has_room_for_untold() && self.untold_full.is_news(Instant::now()) {
             tracing::warn!(
-                untold = UNTOLD_MAX,
+                untold = shard.untold(),
                 "the application does not take `disconnected` events: it is not told of sessions that end from now on"
             );
         }

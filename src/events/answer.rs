@@ -109,6 +109,7 @@ pub(super) fn without_mark(text: Bytes) -> Bytes {
 mod tests {
     use axum::http::{HeaderName, HeaderValue, StatusCode};
 
+    use super::super::memory::room;
     use super::*;
 
     fn answered(headers: &[(&str, &str)], body: &[u8]) -> Result<Handled, BadAnswer> {
@@ -117,7 +118,12 @@ mod tests {
             let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
             map.append(name, HeaderValue::from_bytes(value.as_bytes()).unwrap());
         }
-        handled(Answer { status: StatusCode::OK, headers: map, body: Bytes::copy_from_slice(body) })
+        handled(Answer {
+            status: StatusCode::OK,
+            headers: map,
+            body: Bytes::copy_from_slice(body),
+            room: room(),
+        })
     }
 
     /// Kind and bytes of the reply.

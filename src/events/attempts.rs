@@ -36,6 +36,7 @@ mod tests {
     use bytes::Bytes;
     use tokio::time::Instant;
 
+    use super::super::memory::room;
     use super::*;
 
     const SECONDS: [Duration; 3] = [Duration::from_secs(1), Duration::from_secs(3), Duration::from_secs(5)];
@@ -49,7 +50,7 @@ mod tests {
             ready(match left.next().expect("an attempt too many") {
                 Some(status) => {
                     let status = StatusCode::from_u16(*status).unwrap();
-                    Ok(Answer { status, headers: HeaderMap::new(), body: Bytes::new() })
+                    Ok(Answer { status, headers: HeaderMap::new(), body: Bytes::new(), room: room() })
                 }
                 None => Err(ExchangeError::Network(String::new())),
             })

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::{HeaderMap, Request, StatusCode};
-use bytes::Bytes;
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use bytes::{Bytes, BytesMut};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
@@ -22,6 +22,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::version::{TLS12, TLS13};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
+use super::memory::AnswerRoom;
 use super::request::BadHeader;
 
 /// The largest body of an answer that is used; a larger one is a failure.
@@ -66,6 +67,9 @@ pub(super) enum ExchangeError {
     /// No request can be made of it.
     #[error(transparent)]
     Unsendable(#[from] BadHeader),
+    /// Answers to other events take all the room that there is.
+    #[error("answers of event handlers take up all the memory that they may; this one is dropped")]
+    NoRoom,
     /// The answer is larger than it may be.
     #[error("the answer is larger than {ANSWER_BYTES_MAX} bytes")]
     TooLarge,
@@ -82,6 +86,8 @@ pub(super) struct Answer {
     pub status: StatusCode,
     pub headers: HeaderMap,
     pub body: Bytes,
+    /// What the body takes.
+    pub room: AnswerRoom,
 }
 
 /// Makes connections and keeps them for the next request. Copies share them.
@@ -116,27 +122,37 @@ impl HttpClient {
         Self(client)
     }
 
-    /// Sends a request once and reads the answer. Redirects are not followed.
-    pub(super) async fn send(&self, request: Request<Full<Bytes>>) -> Result<Answer, ExchangeError> {
+    /// Sends a request once and reads the answer into its room. Redirects are not followed.
+    pub(super) async fn send(
+        &self,
+        request: Request<Full<Bytes>>,
+        mut room: AnswerRoom,
+    ) -> Result<Answer, ExchangeError> {
         let response = self.0.request(request).await.map_err(|error| network(&error))?;
         let (parts, body) = response.into_parts();
         let body = if parts.status.is_success() {
-            read(body).await?
+            read(body, &mut room).await?
         } else {
             // Whatever comes of it, the status has been read.
             let _ = Limited::new(body, UNWANTED_BYTES_MAX).collect().await;
             Bytes::new()
         };
-        Ok(Answer { status: parts.status, headers: parts.headers, body })
+        Ok(Answer { status: parts.status, headers: parts.headers, body, room })
     }
 }
 
-async fn read(body: Incoming) -> Result<Bytes, ExchangeError> {
-    match Limited::new(body, ANSWER_BYTES_MAX).collect().await {
-        Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(ExchangeError::TooLarge),
-        Err(error) => Err(network(&*error)),
+async fn read(mut body: Incoming, room: &mut AnswerRoom) -> Result<Bytes, ExchangeError> {
+    let mut read = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(|error| network(&error))?.into_data() else { continue };
+        let bytes = read.len() + data.len();
+        if bytes > ANSWER_BYTES_MAX {
+            return Err(ExchangeError::TooLarge);
+        }
+        room.grow_to(bytes)?;
+        read.extend_from_slice(&data);
     }
+    Ok(read.freeze())
 }
 
 /// The innermost cause says it best.

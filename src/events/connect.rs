@@ -104,6 +104,7 @@ mod tests {
     use axum::http::{HeaderMap, HeaderValue, StatusCode};
     use oncewire_protocol::wire::{ConnectionId, HubName};
 
+    use super::super::memory::room;
     use super::*;
 
     fn connecting() -> Connecting {
@@ -123,7 +124,10 @@ mod tests {
 
     fn answered(body: &str) -> Result<Accepted, BadAnswer> {
         let body = Bytes::from(body.to_owned());
-        accepted(connecting(), &Answer { status: StatusCode::OK, headers: HeaderMap::new(), body })
+        accepted(
+            connecting(),
+            &Answer { status: StatusCode::OK, headers: HeaderMap::new(), body, room: room() },
+        )
     }
 
     fn as_the_token_says() -> Accepted {
@@ -198,7 +202,7 @@ mod tests {
         }
         let mut headers = HeaderMap::new();
         headers.insert("ce-connectionState", HeaderValue::from_static("e30="));
-        let answer = Answer { status: StatusCode::NO_CONTENT, headers, body: Bytes::new() };
+        let answer = Answer { status: StatusCode::NO_CONTENT, headers, body: Bytes::new(), room: room() };
         let state = Some(HandlerState(Bytes::from_static(b"e30=")));
         assert_eq!(accepted(connecting(), &answer), Ok(Accepted { state, ..token() }));
     }

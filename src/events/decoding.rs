@@ -8,16 +8,21 @@ use bytes::Bytes;
 use flate2::read::MultiGzDecoder;
 
 use super::client::{ANSWER_BYTES_MAX, Answer, ExchangeError};
+use super::memory::AnswerRoom;
+
+/// After so many bytes of what is unzipped its room is looked at.
+const PIECE_BYTES: u64 = 64 * 1024;
 
 /// The answer with its body as it was before it was encoded: what is still encoded is never taken for a message.
 pub(super) async fn decoded(answer: Answer) -> Result<Answer, ExchangeError> {
     if answer.body.is_empty() || !is_encoded(&answer.headers)? {
         return Ok(answer);
     }
-    let Answer { status, headers, body } = answer;
+    let Answer { status, headers, body, mut room } = answer;
     // Up to 16 MiB of it: not beside the sockets.
-    let body = tokio::task::spawn_blocking(move || unzip(&body)).await;
-    Ok(Answer { status, headers, body: body.unwrap_or(Err(ExchangeError::BadEncoding))? })
+    let unzipping = tokio::task::spawn_blocking(move || unzip(&body, &mut room).map(|body| (body, room)));
+    let (body, room) = unzipping.await.unwrap_or(Err(ExchangeError::BadEncoding))?;
+    Ok(Answer { status, headers, body, room })
 }
 
 /// Whether it is encoded, and by gzip alone.
@@ -35,14 +40,22 @@ fn is_encoded(headers: &HeaderMap) -> Result<bool, ExchangeError> {
 }
 
 /// A small body can stand for a huge one, so no more is unpacked than may be.
-fn unzip(body: &[u8]) -> Result<Bytes, ExchangeError> {
+fn unzip(body: &[u8], room: &mut AnswerRoom) -> Result<Bytes, ExchangeError> {
     let mut unzipped = Vec::new();
-    let mut reader = MultiGzDecoder::new(body).take(ANSWER_BYTES_MAX as u64 + 1);
-    reader.read_to_end(&mut unzipped).map_err(|_| ExchangeError::BadEncoding)?;
-    if unzipped.len() > ANSWER_BYTES_MAX {
-        return Err(ExchangeError::TooLarge);
+    let mut reader = MultiGzDecoder::new(body);
+    loop {
+        let before = unzipped.len();
+        let piece = (&mut reader).take(PIECE_BYTES).read_to_end(&mut unzipped);
+        piece.map_err(|_| ExchangeError::BadEncoding)?;
+        if unzipped.len() > ANSWER_BYTES_MAX {
+            return Err(ExchangeError::TooLarge);
+        }
+        if unzipped.len() == before {
+            return Ok(unzipped.into());
+        }
+        // What it was unzipped from is there as well.
+        room.grow_to(body.len() + unzipped.len())?;
     }
-    Ok(unzipped.into())
 }
 
 #[cfg(test)]
@@ -53,6 +66,7 @@ mod tests {
     use flate2::Compression;
     use flate2::write::GzEncoder;
 
+    use super::super::memory::room;
     use super::*;
 
     fn zipped(body: &[u8]) -> Vec<u8> {
@@ -66,7 +80,8 @@ mod tests {
         for encoding in encodings {
             headers.append(CONTENT_ENCODING, HeaderValue::from_static(encoding));
         }
-        let answer = Answer { status: StatusCode::OK, headers, body: Bytes::copy_from_slice(body) };
+        let answer =
+            Answer { status: StatusCode::OK, headers, body: Bytes::copy_from_slice(body), room: room() };
         decoded(answer).await.map(|answer| answer.body).map_err(|error| error.to_string())
     }
 

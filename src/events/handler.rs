@@ -17,6 +17,7 @@ use super::attempts::{attempts, may_change};
 use super::client::{Answer, Clients, ExchangeError, HttpClient};
 use super::cookies::Jars;
 use super::decoding::decoded;
+use super::memory::EventRoom;
 use super::request::{BadHeader, Event, Sender};
 use super::validation::{Gate, Question};
 use crate::config::{EventHandler, EventUrl, Secret, SystemEvent};
@@ -29,6 +30,9 @@ const VALIDATE: &str = "validate";
 const TELLING_MAX: usize = 128;
 /// Sessions whose beginning waits to be told; the handler is not told of further ones.
 const CONNECTED_WAITING_MAX: usize = 10_000;
+
+/// What an event has until it is dropped.
+pub(super) type Place = (OwnedSemaphorePermit, EventRoom);
 
 /// See the module.
 pub(super) struct Handler {
@@ -73,6 +77,7 @@ impl Failure {
     pub(super) fn cause(&self) -> EventFailure {
         match self {
             Self::NotAllowed => EventFailure::NotAllowed,
+            Self::Exchange(ExchangeError::NoRoom) => EventFailure::Busy,
             Self::TimedOut(_) => EventFailure::TimedOut,
             Self::Exchange(ExchangeError::Network(_)) => EventFailure::Network,
             Self::Exchange(
@@ -92,7 +97,9 @@ impl Failure {
                 | ExchangeError::UnknownEncoding
                 | ExchangeError::BadEncoding,
             ) => true,
-            Self::NotAllowed | Self::TimedOut(_) | Self::Exchange(ExchangeError::Network(_)) => false,
+            Self::NotAllowed
+            | Self::TimedOut(_)
+            | Self::Exchange(ExchangeError::Network(_) | ExchangeError::NoRoom) => false,
         }
     }
 }
@@ -156,27 +163,32 @@ impl Handler {
         self.settings.system_events.contains(&event)
     }
 
-    /// A place for an event that a client waits for, if there is one.
-    pub(super) fn place(&self, event: &str) -> Option<OwnedSemaphorePermit> {
-        let place = Arc::clone(&self.waited_for).try_acquire_owned().ok();
-        if place.is_none() {
-            let failure = "requests_max events are under way: further ones are refused";
-            self.report(event, EventFailure::Busy, &failure);
-        }
-        place
+    /// A place for an event of so many bytes that a client waits for, if there is one.
+    pub(super) fn place(&self, event: &str, bytes: usize) -> Option<Place> {
+        self.place_among(&self.waited_for, event, bytes, "requests_max events are under way")
     }
 
     /// A place in the line of those that tell of a session's beginning, if there is one.
-    pub(super) fn place_to_tell_connected(&self) -> Option<OwnedSemaphorePermit> {
-        let place = Arc::clone(&self.connected_places).try_acquire_owned().ok();
-        if place.is_none() {
+    pub(super) fn place_to_tell_connected(&self, bytes: usize) -> Option<Place> {
+        let event = SystemEvent::Connected.name();
+        self.place_among(&self.connected_places, event, bytes, "too many sessions begin")
+    }
+
+    fn place_among(&self, places: &Arc<Semaphore>, event: &str, bytes: usize, full: &str) -> Option<Place> {
+        let Ok(place) = Arc::clone(places).try_acquire_owned() else {
             self.report(
-                SystemEvent::Connected.name(),
+                event,
                 EventFailure::Busy,
-                &"too many sessions begin: it is not told of all of them",
+                &format_args!("{full}: it is not asked or told of others"),
             );
-        }
-        place
+            return None;
+        };
+        let Some(room) = self.sender.memory.room(bytes) else {
+            let failure = "events take up all the memory that they may: it is not asked or told of others";
+            self.report(event, EventFailure::Busy, &failure);
+            return None;
+        };
+        Some((place, room))
     }
 
     /// Brings an event to the handler, in as many attempts as the settings allow.
@@ -235,7 +247,7 @@ impl Handler {
             let request = self.request(event, uri.clone(), jars.header(&owner, &uri));
             async {
                 let begun = Instant::now();
-                let outcome = self.client.send(request?).await;
+                let outcome = self.client.send(request?, self.sender.memory.answer()).await;
                 self.tell_call(event.kind.name(), begun, &outcome);
                 outcome
             }

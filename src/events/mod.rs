@@ -18,6 +18,7 @@
 //! | `connect.rs` | both for `connect` |
 //! | `cookies.rs` | the cookies that handlers give to sessions |
 //! | `client.rs` | connections, TLS, one exchange |
+//! | `memory.rs` | how much memory all that is under way may take |
 //! | `decoding.rs` | the content encoding of an answer |
 //!
 //! No log line and no error of this room holds the query of a handler's URL, a token, a payload, a cookie or a state.
@@ -29,6 +30,7 @@ mod connect;
 mod cookies;
 mod decoding;
 mod handler;
+mod memory;
 mod request;
 mod routes;
 #[cfg(test)]
@@ -58,6 +60,7 @@ use attempts::may_change;
 pub use client::ClientError;
 use cookies::Jars;
 use handler::Handler;
+use memory::EventMemory;
 use request::{Event, Kind, Sender};
 use routes::Routes;
 
@@ -132,7 +135,8 @@ impl Events {
         counters: Arc<Counters>,
     ) -> Result<Self, EventsError> {
         let origin = HeaderValue::try_from(config.public_host()).map_err(|_| EventsError::BadOrigin)?;
-        let sender = Arc::new(Sender { origin, access_keys, counters: Arc::clone(&counters) });
+        let memory = EventMemory::new(config.message_memory_bytes_max);
+        let sender = Arc::new(Sender { origin, access_keys, counters: Arc::clone(&counters), memory });
         let routes = Routes::build(config, &sender, &Routes::default())?;
         Ok(Self(Arc::new(Shared {
             sender,
@@ -182,7 +186,7 @@ impl EventHandlers for Events {
             let Connecting { user_id, roles, groups, .. } = connecting;
             return ready(Ok(Accepted { user_id, roles, groups, subprotocol: None, state: None })).boxed();
         };
-        let Some(place) = handler.place(SystemEvent::Connect.name()) else {
+        let Some(place) = handler.place(SystemEvent::Connect.name(), connecting.bytes()) else {
             return ready(Err(ConnectRefused::Busy)).boxed();
         };
         let shared = Arc::clone(&self.0);
@@ -195,7 +199,7 @@ impl EventHandlers for Events {
 
     fn connected(&self, hub: &HubName, connected: Connected) {
         let Some(handler) = self.0.system_event(hub, SystemEvent::Connected) else { return };
-        let Some(place) = handler.place_to_tell_connected() else { return };
+        let Some(place) = handler.place_to_tell_connected(connected.subject.bytes()) else { return };
         let (shared, hub) = (Arc::clone(&self.0), hub.clone());
         tokio::spawn(async move {
             let _place = place;
@@ -212,7 +216,8 @@ impl EventHandlers for Events {
             self.0.report_untaken(hub, event.event.as_str());
             return ready(Err(EventError::NoHandler)).boxed();
         };
-        let Some(place) = handler.place(event.event.as_str()) else {
+        let bytes = event.subject.bytes() + event.payload.bytes.len() + event.metadata.bytes();
+        let Some(place) = handler.place(event.event.as_str(), bytes) else {
             return ready(Err(EventError::Busy)).boxed();
         };
         let (shared, hub) = (Arc::clone(&self.0), hub.clone());

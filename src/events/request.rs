@@ -14,6 +14,7 @@ use time::OffsetDateTime;
 use uuid::Uuid;
 use xxhash_rust::xxh3::Xxh3;
 
+use super::memory::EventMemory;
 use crate::auth::AccessKeys;
 use crate::config::SystemEvent;
 use crate::telemetry::Counters;
@@ -80,6 +81,8 @@ pub(super) struct Sender {
     pub access_keys: AccessKeys,
     /// Where failures are counted.
     pub counters: Arc<Counters>,
+    /// What all that is sent and comes back takes.
+    pub memory: EventMemory,
 }
 
 /// A header can't hold what it should: no attempt would change that. Names the header.
@@ -230,7 +233,7 @@ mod tests {
     fn sender() -> Sender {
         let access_keys = AccessKeys::new("0123456789abcdef0123456789abcdef", Some(OLD_KEY)).unwrap();
         let origin = HeaderValue::from_static("gateway.example.net");
-        Sender { origin, access_keys, counters: Arc::default() }
+        Sender { origin, access_keys, counters: Arc::default(), memory: EventMemory::new(1 << 30) }
     }
 
     fn subject() -> EventSubject {

@@ -74,7 +74,7 @@ impl Question {
             *request.uri_mut() = self.uri.clone();
             request.headers_mut().insert(REQUEST_ORIGIN, sender.origin.clone());
             request.headers_mut().insert(AWPS_VERSION, VERSION);
-            self.client.send(request)
+            self.client.send(request, sender.memory.answer())
         };
         match tokio::time::timeout(ASKING_MAX, attempts(&self.delays, send)).await {
             Ok(Ok(answer)) => Ok(answer),

@@ -302,11 +302,13 @@ async fn a_website_can_do_nothing_where_everybody_knows_the_key() {
 }
 
 #[tokio::test]
-async fn a_request_with_two_hosts_or_none_is_400() {
+async fn a_request_with_two_hosts_or_none_or_what_is_no_host_is_400() {
     let gateway = Gateway::start().await;
     for (lines, status) in [
         ("HTTP/1.1\r\nHost: a\r\nHost: b\r\n", "400"),
         ("HTTP/1.1\r\nHost: a\r\nHost: a\r\n", "400"),
+        ("HTTP/1.1\r\nHost: a b\r\n", "400"),
+        ("HTTP/1.1\r\nHost: ann@a\r\n", "400"),
         ("HTTP/1.1\r\n", "400"),
         ("HTTP/1.1\r\nHost: a\r\n", "200"),
         ("HTTP/1.0\r\n", "200"),

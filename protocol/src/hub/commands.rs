@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use super::owner::Purpose;
 use super::request_window::{Known, of_id};
-use super::{CommandError, CommandId, Output, SessionKey, Shard, UNTOLD_MAX};
+use super::{CommandError, CommandId, Output, SessionKey, Shard};
 use crate::log::{Audience, Body, IdempotencyKey, Permission, Refusal, Selection, Sent, Time};
 use crate::session::{PermissionError, group_name_bytes};
 use crate::wire::limits::GROUP_NAMES_BYTES_MAX;
@@ -108,7 +108,7 @@ impl Shard {
         }
         let refusal = self.check(&action).err();
         let body = match (refusal, &request) {
-            (None, _) => action.into_body(self.takes_disconnected && self.untold() < UNTOLD_MAX),
+            (None, _) => action.into_body(self.takes_disconnected && self.untold.has_room()),
             (Some(refusal), Some(key)) if key.is_repeatable() => Body::Refused(refusal),
             (Some(refusal), _) => return self.done(command, Err(refusal.into())),
         };

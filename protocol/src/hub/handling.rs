@@ -8,17 +8,21 @@
 //! is over is kept in the fold until its handler has been told, however many boots that takes.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::owner::Purpose;
 use super::{AppendId, Output, SessionKey, Shard};
 use crate::log::{
     Body, Disconnected, EndReason, EventId, EventSubject, HandlerReply, HandlerState, Offset, Time, chunk_of,
 };
-use crate::session::{CallAnswered, Closing, EventCall, Phase};
-use crate::wire::{AckError, Close, ConnectionId, Encoding, ErrorName, EventName, Metadata, Payload};
+use crate::session::{CallAnswered, Closing, EventCall, MemoryBudget, Phase};
+use crate::wire::{
+    AckError, Close, ConnectionId, Encoding, ErrorName, EventName, Metadata, Payload, allocated,
+};
 
-/// Sessions that are over and of which the application is still to be told, in one shard. When there are so many, the
-/// application is not told of those that end; what ends many at once, such as a stop, may bring more.
+/// Sessions that are over and of which the application is still to be told, in one shard. When there are so many, or they take
+/// their part of the memory budget, the application is not told of those that end; what ends many at once, such as a stop,
+/// may bring more.
 pub const UNTOLD_MAX: usize = 100_000;
 
 /// Names a call of an event handler while it is under way.
@@ -82,26 +86,53 @@ pub struct Connected {
 }
 
 /// Sessions that are over and of which the application is still to be told.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Untold {
     by_chunk: BTreeMap<u16, BTreeMap<ConnectionId, Disconnected>>,
     len: usize,
+    bytes: usize,
+    budget: Arc<MemoryBudget>,
+}
+
+/// What each takes in memory beside its names and its state, in bytes, about: here, and in the line of those to be told.
+const UNTOLD_BYTES: usize = 3 * allocated(size_of::<Disconnected>());
+
+fn memory_bytes(Disconnected { subject, reason, .. }: &Disconnected) -> usize {
+    UNTOLD_BYTES + subject.bytes() + 2 * reason.len()
 }
 
 impl Untold {
+    pub fn new(budget: &Arc<MemoryBudget>) -> Self {
+        Self { by_chunk: BTreeMap::new(), len: 0, bytes: 0, budget: Arc::clone(budget) }
+    }
+
     pub fn insert(&mut self, disconnected: Disconnected) {
         let id = disconnected.subject.identity.connection_id.clone();
+        let bytes = memory_bytes(&disconnected);
         let earlier = self.by_chunk.entry(chunk_of(&id)).or_default().insert(id, disconnected);
         self.len += usize::from(earlier.is_none());
+        self.set_bytes(self.bytes + bytes - earlier.as_ref().map_or(0, memory_bytes));
     }
 
     fn remove(&mut self, id: &ConnectionId) {
         let chunk = chunk_of(id);
         let Some(of_chunk) = self.by_chunk.get_mut(&chunk) else { return };
-        self.len -= usize::from(of_chunk.remove(id).is_some());
+        let removed = of_chunk.remove(id);
         if of_chunk.is_empty() {
             self.by_chunk.remove(&chunk);
         }
+        self.len -= usize::from(removed.is_some());
+        self.set_bytes(self.bytes - removed.as_ref().map_or(0, memory_bytes));
+    }
+
+    /// Whether one more may have to wait until the application has been told of it.
+    pub fn has_room(&self) -> bool {
+        self.len < UNTOLD_MAX && self.budget.has_room_for_untold()
+    }
+
+    fn set_bytes(&mut self, bytes: usize) {
+        self.budget.change_untold(bytes as isize - self.bytes as isize);
+        self.bytes = bytes;
     }
 
     /// Those of a chunk, in the order of their connection ids.
@@ -114,10 +145,21 @@ impl Untold {
     }
 }
 
+impl Drop for Untold {
+    fn drop(&mut self) {
+        self.set_bytes(0);
+    }
+}
+
 impl Shard {
     /// Sessions that are over and of which the application is still to be told.
     pub fn untold(&self) -> usize {
         self.untold.len
+    }
+
+    /// Whether the application is told of one more session that is over, should it have to wait for it.
+    pub fn has_room_for_untold(&self) -> bool {
+        self.untold.has_room()
     }
 
     pub(super) fn call(&mut self, now: Time, key: SessionKey, call: EventCall) {
@@ -173,7 +215,7 @@ impl Shard {
 
     /// The number of a session's last event, if the application is to be told of its end.
     pub(super) fn end_number(&mut self, key: SessionKey) -> Option<u64> {
-        let is_told = self.takes_disconnected && self.untold.len < UNTOLD_MAX;
+        let is_told = self.takes_disconnected && self.untold.has_room();
         self.sessions.get_mut(key).filter(|_| is_told).map(|session| session.events.next_number())
     }
 

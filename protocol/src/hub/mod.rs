@@ -203,7 +203,7 @@ impl Shard {
             timers: Timers::default(),
             marks: Marks::default(),
             takes_disconnected: false,
-            untold: Untold::default(),
+            untold: Untold::new(&budget),
             shedding: None,
             overflowed: Vec::new(),
             outputs: VecDeque::new(),

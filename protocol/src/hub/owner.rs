@@ -396,7 +396,8 @@ impl Shard {
         self.overflowed = overflowed;
         if self.is_live && self.budget.is_exceeded() {
             let held = |session: &Session| session.outbox.lock().held_bytes();
-            self.shed(now, self.budget.used_bytes(), held);
+            // Each receiver's encoding goes with the message that it is of.
+            self.shed(now, self.budget.used_bytes_before_encoding(), held);
         }
         if self.is_live && self.budget.must_free_state() {
             self.shed(now, self.budget.state_bytes(), Session::state_bytes);

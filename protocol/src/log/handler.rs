@@ -70,6 +70,17 @@ pub struct EventSubject {
     pub state: Option<HandlerState>,
 }
 
+impl EventSubject {
+    /// What is in it, in bytes.
+    pub fn bytes(&self) -> usize {
+        let SessionIdentity { connection_id, user_id, custom_subprotocol, .. } = &self.identity;
+        connection_id.as_str().len()
+            + user_id.as_ref().map_or(0, |user_id| user_id.as_str().len())
+            + custom_subprotocol.as_ref().map_or(0, String::len)
+            + self.state.as_ref().map_or(0, |state| state.0.len())
+    }
+}
+
 /// A message that an event handler gave back to the session whose event it was.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HandlerReply {

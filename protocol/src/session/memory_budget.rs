@@ -12,15 +12,23 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// end and keeps none from beginning, and it is they that are given up.
 const HALF_MESSAGES_SHARE: usize = 4;
 
+/// The part of the budget that sessions may take which are over and of which the application is still to be told, as a
+/// divisor: it is not told of further ones.
+const UNTOLD_SHARE: usize = 4;
+
 /// See the module. Shared by all hubs of a process; each shard charges its own part of it.
 #[derive(Debug)]
 pub struct MemoryBudget {
     /// What can be given up: messages, places for them, what is pending.
     used_bytes: AtomicUsize,
+    /// The part of that which messages take for their encodings, and which goes when they go.
+    encoded_bytes: AtomicUsize,
     /// What clients have sent the beginning of.
     half_message_bytes: AtomicUsize,
     /// What sessions keep for as long as they live.
     state_bytes: AtomicUsize,
+    /// What is kept of sessions that are over and of which the application is still to be told.
+    untold_bytes: AtomicUsize,
     sessions: AtomicUsize,
     bytes_max: usize,
     /// What may be used beyond that for a while; counted up to the budget itself.
@@ -47,6 +55,11 @@ impl MemoryBudget {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
+    /// The same without the encodings of messages: what is known of a message before anybody is sent it.
+    pub fn used_bytes_before_encoding(&self) -> usize {
+        self.used_bytes().saturating_sub(self.encoded_bytes.load(Ordering::Relaxed))
+    }
+
     /// Bytes of the sessions' own state, which stays as long as they live.
     pub fn state_bytes(&self) -> usize {
         self.state_bytes.load(Ordering::Relaxed)
@@ -60,6 +73,20 @@ impl MemoryBudget {
     /// Sessions of the whole process, those without a socket and those that are being opened included.
     pub fn sessions(&self) -> usize {
         self.whole.as_ref().map_or(self.sessions.load(Ordering::Relaxed), |whole| whole.sessions())
+    }
+
+    /// Whether the application is told of one more session that is over, should it have to wait for it.
+    pub fn has_room_for_untold(&self) -> bool {
+        match &self.whole {
+            Some(whole) => whole.has_room_for_untold(),
+            None => self.untold_bytes.load(Ordering::Relaxed) < self.bytes_max / UNTOLD_SHARE,
+        }
+    }
+
+    /// Says that what is kept of sessions that are over has become so many bytes more, or less.
+    pub fn change_untold(&self, by: isize) {
+        self.untold_bytes.fetch_add(by as usize, Ordering::Relaxed);
+        self.whole.iter().for_each(|whole| whole.change_untold(by));
     }
 
     /// Whether the process has no room for one more session.
@@ -151,8 +178,10 @@ impl MemoryBudget {
     fn within(bytes_max: usize, whole: Option<Arc<Self>>) -> Self {
         Self {
             used_bytes: AtomicUsize::new(0),
+            encoded_bytes: AtomicUsize::new(0),
             half_message_bytes: AtomicUsize::new(0),
             state_bytes: AtomicUsize::new(0),
+            untold_bytes: AtomicUsize::new(0),
             sessions: AtomicUsize::new(0),
             bytes_max,
             lent_bytes: AtomicUsize::new(0),
@@ -169,6 +198,16 @@ impl MemoryBudget {
     pub(super) fn give_back(&self, bytes: usize) {
         self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.whole.iter().for_each(|whole| whole.give_back(bytes));
+    }
+
+    pub(super) fn charge_encoding(&self, bytes: usize) {
+        self.encoded_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.charge(bytes);
+    }
+
+    pub(super) fn give_back_encodings(&self, bytes: usize) {
+        self.encoded_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.give_back(bytes);
     }
 
     fn change_state(&self, from: usize, to: usize) {

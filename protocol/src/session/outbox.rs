@@ -86,6 +86,8 @@ pub struct Outbox {
     marking: Marking,
     entries: VecDeque<Entry>,
     content_bytes: usize,
+    /// What the messages take in memory, each counted as if it were held here alone.
+    message_bytes: usize,
     /// Messages delivered in all: the position of the next one.
     delivered: u64,
     /// Index of the next entry to transmit.
@@ -120,6 +122,7 @@ impl Outbox {
             marking: Marking::default(),
             entries: VecDeque::new(),
             content_bytes: 0,
+            message_bytes: 0,
             delivered: 0,
             cursor: 0,
             replies: VecDeque::new(),
@@ -149,9 +152,11 @@ impl Outbox {
         let mut outbox = Self::new(subprotocol, limits, bounds);
         outbox.ids = SequenceIds::restore(ids);
         outbox.entries = unacknowledged.map(|(id, message)| Entry { id, message: Some(message) }).collect();
-        let content_bytes =
-            |entry: &Entry| entry.message.as_ref().map_or(0, |message| message.content_bytes());
-        outbox.content_bytes = outbox.entries.iter().map(content_bytes).sum();
+        let messages = || outbox.entries.iter().filter_map(|entry| entry.message.as_ref());
+        (outbox.content_bytes, outbox.message_bytes) = (
+            messages().map(|message| message.content_bytes()).sum(),
+            messages().map(|message| message.message_bytes()).sum(),
+        );
         outbox.delivered = outbox.entries.len() as u64;
         outbox
     }
@@ -227,6 +232,7 @@ impl Outbox {
             return None;
         }
         self.content_bytes += message.content_bytes();
+        self.message_bytes += message.message_bytes();
         let places = self.entries.capacity();
         self.entries.push_back(Entry { id, message: Some(Arc::clone(message)) });
         if self.entries.capacity() != places {
@@ -255,8 +261,7 @@ impl Outbox {
 
     /// All that waits for the client, or for the shard from it, in bytes: messages, replies, requests, and their places.
     pub fn held_bytes(&self) -> usize {
-        let messages = self.content_bytes + self.entries.len() * size_of::<SharedMessage>();
-        messages + self.places_bytes() + self.reply_bytes + self.request_bytes
+        self.message_bytes + self.places_bytes() + self.reply_bytes + self.request_bytes
     }
 
     /// Messages that wait.
@@ -322,6 +327,7 @@ impl Outbox {
         self.is_freed = true;
         self.entries = VecDeque::new();
         self.content_bytes = 0;
+        self.message_bytes = 0;
         self.cursor = 0;
         self.update_charge();
     }
@@ -423,9 +429,16 @@ impl Outbox {
 
     fn drop_front(&mut self) {
         if let Some(entry) = self.entries.pop_front() {
-            self.content_bytes -= entry.message.map_or(0, |message| message.content_bytes());
+            if let Some(message) = entry.message {
+                self.let_go_of(&message);
+            }
             self.cursor = self.cursor.saturating_sub(1);
         }
+    }
+
+    fn let_go_of(&mut self, message: &SharedMessage) {
+        self.content_bytes -= message.content_bytes();
+        self.message_bytes -= message.message_bytes();
     }
 
     fn is_within_bounds(&self) -> bool {

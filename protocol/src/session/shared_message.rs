@@ -12,6 +12,8 @@ pub struct SharedMessage {
     name: MessageRef,
     message: Message,
     expires_at: Option<Time>,
+    /// What it takes in memory without its encodings.
+    message_bytes: usize,
     json: OnceLock<SharedBody>,
     protobuf: OnceLock<SharedBody>,
     raw: OnceLock<SharedBody>,
@@ -29,6 +31,7 @@ impl SharedMessage {
     ) -> Arc<Self> {
         let shared = Arc::new(Self {
             name,
+            message_bytes: memory_bytes(&message),
             message,
             expires_at,
             json: OnceLock::new(),
@@ -36,7 +39,7 @@ impl SharedMessage {
             raw: OnceLock::new(),
             budget: Arc::clone(budget),
         });
-        budget.charge(shared.memory_bytes());
+        budget.charge(shared.message_bytes);
         shared
     }
 
@@ -74,30 +77,35 @@ impl SharedMessage {
         };
         cell.get_or_init(|| {
             let body = encode_message(encoding, &self.message);
-            self.budget.charge(own_bytes(encoding, &body));
+            self.budget.charge_encoding(own_bytes(encoding, &body));
             body
         })
     }
 
-    fn memory_bytes(&self) -> usize {
-        let encoded =
-            [(Encoding::Json, &self.json), (Encoding::Protobuf, &self.protobuf), (Encoding::Raw, &self.raw)]
-                .into_iter()
-                .filter_map(|(encoding, cell)| Some(own_bytes(encoding, cell.get()?)));
-        let Message { sender, payload, metadata } = &self.message;
-        let names = match sender {
-            Sender::Group { group, user_id } => {
-                allocated(group.as_str().len())
-                    + user_id.as_ref().map_or(0, |user| allocated(user.as_str().len()))
-            }
-            Sender::Server => 0,
-        };
-        allocated(size_of::<Self>())
-            + names
-            + allocated(payload.bytes.len())
-            + metadata.memory_bytes()
-            + encoded.sum::<usize>()
+    /// About what it takes in memory without its encodings, in bytes.
+    pub fn message_bytes(&self) -> usize {
+        self.message_bytes
     }
+
+    fn encoded_bytes(&self) -> usize {
+        let encodings =
+            [(Encoding::Json, &self.json), (Encoding::Protobuf, &self.protobuf), (Encoding::Raw, &self.raw)];
+        let made =
+            encodings.into_iter().filter_map(|(encoding, cell)| Some(own_bytes(encoding, cell.get()?)));
+        made.sum()
+    }
+}
+
+fn memory_bytes(message: &Message) -> usize {
+    let Message { sender, payload, metadata } = message;
+    let names = match sender {
+        Sender::Group { group, user_id } => {
+            allocated(group.as_str().len())
+                + user_id.as_ref().map_or(0, |user| allocated(user.as_str().len()))
+        }
+        Sender::Server => 0,
+    };
+    allocated(size_of::<SharedMessage>()) + names + allocated(payload.bytes.len()) + metadata.memory_bytes()
 }
 
 /// A raw body is the payload itself; the others are copies.
@@ -107,6 +115,7 @@ fn own_bytes(encoding: Encoding, body: &SharedBody) -> usize {
 
 impl Drop for SharedMessage {
     fn drop(&mut self) {
-        self.budget.give_back(self.memory_bytes());
+        self.budget.give_back_encodings(self.encoded_bytes());
+        self.budget.give_back(self.message_bytes);
     }
 }

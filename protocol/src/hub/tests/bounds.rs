@@ -125,6 +125,50 @@ fn over_the_budget_the_session_with_the_most_waiting_is_shed() {
 }
 
 #[test]
+fn readers_whose_messages_grow_when_they_are_encoded_were_never_shed() {
+    const BUDGET_BYTES: usize = 1_000_000;
+    let mut world = World::with(settings(), BUDGET_BYTES);
+    let alice = world.open("alice");
+    let groups: Vec<String> = (0..8).map(|n| format!("g{n}")).collect();
+    let readers: Vec<Client> = groups
+        .iter()
+        .flat_map(|group| [(group, 0), (group, 1)])
+        .map(|(group, n)| world.open_in(&format!("{group}-{n}"), &[group]))
+        .collect();
+    // Six times as long in JSON.
+    let text = "\u{1}".repeat(10_000);
+    for n in 0..20 {
+        for (at, group) in groups.iter().enumerate() {
+            world.ask_for(&alice, publish(n * 8 + at as u64 + 1, group, &text));
+            world.reads(&alice);
+        }
+        for reader in &readers {
+            world.reads(reader);
+        }
+        assert!(world.budget.used_bytes() < 2 * BUDGET_BYTES, "{}", world.budget.used_bytes());
+    }
+    let shed = |n: &str| ended(n, EndReason::Shed);
+    assert!(world.bodies().contains(&shed("g0-0")));
+}
+
+#[test]
+fn readers_of_messages_with_long_names_were_never_shed() {
+    const BUDGET_BYTES: usize = 1_000_000;
+    let mut world = World::with(settings(), BUDGET_BYTES);
+    let alice = world.open_with(opening_on("alice", Subprotocol::JsonReliable, &"a".repeat(30_000)));
+    for n in 0..8 {
+        world.open_in(&format!("reader-{n}"), &[&format!("g{n}")]);
+    }
+    for n in 0..400 {
+        world.ask_for(&alice, publish(n + 1, &format!("g{}", n % 8), "x"));
+        world.reads(&alice);
+        assert!(world.budget.used_bytes() < 2 * BUDGET_BYTES, "{}", world.budget.used_bytes());
+    }
+    let shed = |n: &str| ended(n, EndReason::Shed);
+    assert!(world.bodies().contains(&shed("reader-0")));
+}
+
+#[test]
 fn entries_and_ack_ids_counted_for_nothing() {
     let mut world = World::new();
     let alice = world.open("alice");

@@ -346,6 +346,36 @@ fn beyond_the_bound_an_end_is_not_told() {
 }
 
 #[test]
+fn ends_that_nobody_took_were_kept_whatever_they_held() {
+    const BUDGET_BYTES: usize = 1_000_000;
+    let mut world = World::with(settings(), BUDGET_BYTES);
+    world.takes_disconnected = true;
+    world.handle(Input::TakesDisconnected(true));
+    let user = "u".repeat(30_000);
+    let mut ended = 0;
+    while world.budget.has_room_for_untold() {
+        let client = world.open_with(opening_on(&format!("c{ended}"), Subprotocol::JsonReliable, &user));
+        world.close(&client, SocketEnd::ClosedForGood);
+        world.settle();
+        ended += 1;
+    }
+    assert_eq!(
+        (world.shard.untold(), ended),
+        (9, 9),
+        "a quarter of the budget, and no more than one beyond it"
+    );
+    let client = world.open_with(opening_on("last", Subprotocol::JsonReliable, &user));
+    world.close(&client, SocketEnd::ClosedForGood);
+    world.settle();
+    assert_eq!(world.shard.untold(), ended, "the application is not told of it");
+    let tellings: Vec<_> = std::iter::from_fn(|| world.disconnected.pop()).collect();
+    let ids = tellings.iter().map(|told| told.subject.identity.connection_id.clone()).collect();
+    world.handle(Input::Told(ids));
+    world.settle();
+    assert!(world.shard.untold() == 0 && world.budget.has_room_for_untold());
+}
+
+#[test]
 fn a_raw_client_learns_of_a_failure_by_1011() {
     let mut world = World::new();
     let raw = world.open_with(opening_on("raw", Subprotocol::Raw, "u"));

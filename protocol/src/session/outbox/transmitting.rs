@@ -75,7 +75,7 @@ impl Outbox {
             let is_reliable = self.subprotocol.is_reliable();
             match entry.message.take_if(|message| is_reliable && message.is_expired(now)) {
                 Some(expired) => {
-                    self.content_bytes -= expired.content_bytes();
+                    self.let_go_of(&expired);
                     self.marking.expired(expired.content_bytes());
                 }
                 None => {
