@@ -36,7 +36,8 @@ impl Shard {
         let before = self.state.applied();
         let mut verdict = self.state.judge(offset, record);
         self.proposer.observe(self.state.time());
-        if verdict == Verdict::TakesEffect && self.knows_ack_id(offset, record) {
+        let session = self.session_of(record);
+        if verdict == Verdict::TakesEffect && self.knows_ack_id(offset, record, session) {
             verdict = Verdict::PassedOver(PassedOver::KnownAckId);
         }
         if verdict == Verdict::TakesEffect {
@@ -46,25 +47,25 @@ impl Shard {
                 self.folding.effect = Some(Box::new(effect));
                 return;
             }
-            self.take_effect(offset, record, &chosen);
+            self.take_effect(offset, record, session, &chosen);
         }
         if self.proposer.made(&record.key.boot) {
-            self.settle(now, record, verdict);
+            self.settle(now, record, session, verdict);
         }
     }
 
     /// A record whose effect came in portions has taken effect.
     pub(super) fn finish(&mut self, now: Time, record: &Record) {
         if self.proposer.made(&record.key.boot) {
-            self.settle(now, record, Verdict::TakesEffect);
+            self.settle(now, record, self.session_of(record), Verdict::TakesEffect);
         }
     }
 
     /// Whether the record's session has executed its ack id before. One that was restored with the record's effect has it in
     /// its window: that says nothing, and no log holds two executions, since the first is settled or remembered before
     /// another is appended (R7).
-    fn knows_ack_id(&self, offset: Offset, record: &Record) -> bool {
-        let (Some(ack), Some(key)) = (record.key.ack, self.session_of(record)) else { return false };
+    fn knows_ack_id(&self, offset: Offset, record: &Record, session: Option<SessionKey>) -> bool {
+        let (Some(ack), Some(key)) = (record.key.ack, session) else { return false };
         !self.is_covered(key, offset) && self.sessions[key].window.contains(ack.ack_id)
     }
 
@@ -77,8 +78,13 @@ impl Shard {
         self.by_connection_id.get(record.body.connection_id()?).copied()
     }
 
-    fn take_effect(&mut self, offset: Offset, record: &Record, chosen: &[SessionKey]) {
-        let publisher = self.session_of(record);
+    fn take_effect(
+        &mut self,
+        offset: Offset,
+        record: &Record,
+        publisher: Option<SessionKey>,
+        chosen: &[SessionKey],
+    ) {
         let session = publisher.filter(|key| !self.is_covered(*key, offset));
         match &record.body {
             Body::Booted { takes_disconnected, ends_all } => {

@@ -11,8 +11,15 @@ use crate::session::Outcome;
 use crate::wire::{ConnectionId, Downstream, ReconnectionToken};
 
 impl Shard {
-    /// Settles what waited for a record of this shard, by the fold's verdict on it.
-    pub(super) fn settle(&mut self, now: Time, record: &Record, verdict: Verdict) {
+    /// Settles what waited for a record of this shard, by the fold's verdict on it. `session` is the record's, which may be over
+    /// by now.
+    pub(super) fn settle(
+        &mut self,
+        now: Time,
+        record: &Record,
+        session: Option<SessionKey>,
+        verdict: Verdict,
+    ) {
         let counter = record.key.boot.counter;
         self.proposer.settle(counter);
         if verdict == Verdict::PassedOver(PassedOver::Repeated) {
@@ -26,8 +33,9 @@ impl Shard {
             return self.settle_proposal(proposal, record, verdict);
         }
         // The ack of an id that was executed before is the same.
-        if let Some(key) = self.session_of(record)
-            && self.sessions[key].requests.note(&record.key.boot, Outcome::Applied)
+        if let Some(key) = session
+            && let Some(session) = self.sessions.get_mut(key)
+            && session.requests.note(&record.key.boot, Outcome::Applied)
         {
             self.answer_settled(now, key);
         }

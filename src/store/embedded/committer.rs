@@ -1,4 +1,4 @@
-//! The one thread that appends to a hub's log.
+//! What appends to a hub's log, on one thread at a time.
 //!
 //! ```text
 //! append() --queue--> encode --group--> one commit, one sync --> tails, replies
@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use oncewire_protocol::log::{Certainty, Offset, Record};
-use parking_lot::{Condvar, Mutex};
 use tokio::sync::oneshot;
 
 use super::group;
+use super::on_demand::{Next, OnDemand, Worker};
 use super::redb_file::definite;
 use super::segments::Segments;
 use super::unread::Unread;
@@ -46,13 +46,11 @@ impl Default for SegmentLimits {
 }
 
 /// What the committer shares with those who append, trim and tail.
-pub(super) struct Queue {
-    state: Mutex<QueueState>,
-    work: Condvar,
-    limits: SegmentLimits,
-}
+pub(super) type Queue = OnDemand<Committer>;
 
-struct QueueState {
+/// What waits for the committer, and what those who tail wait for.
+pub(super) struct Waiting {
+    limits: SegmentLimits,
     appends: VecDeque<Append>,
     bytes: usize,
     records: usize,
@@ -82,10 +80,11 @@ struct Append {
     reply: Reply,
 }
 
-impl Queue {
+impl Waiting {
     pub(super) fn new(segments: &Segments, end: Offset, limits: SegmentLimits) -> Self {
         let (base, bytes) = segments.active_size();
-        let state = QueueState {
+        Self {
+            limits,
             appends: VecDeque::new(),
             bytes: 0,
             records: 0,
@@ -95,13 +94,14 @@ impl Queue {
             roll: false,
             is_closing: false,
             failed: None,
-        };
-        Self { state: Mutex::new(state), work: Condvar::new(), limits }
+        }
     }
+}
 
+impl Queue {
     /// Puts records at the end of the queue.
     pub(super) fn append(
-        &self,
+        self: &Arc<Self>,
         records: Vec<Arc<Record>>,
     ) -> Result<oneshot::Receiver<Result<(), StoreError>>, StoreError> {
         let mut bytes = 0;
@@ -113,70 +113,72 @@ impl Queue {
             bytes += record_bytes;
         }
         let (reply, outcome) = oneshot::channel();
-        let mut state = self.state.lock();
-        state.check_open()?;
-        let is_over =
-            state.bytes + bytes > QUEUE_BYTES_MAX || state.records + records.len() > QUEUE_RECORDS_MAX;
-        if is_over && !state.appends.is_empty() {
-            return Err(definite(StoreErrorCause::Overloaded));
-        }
-        state.bytes += bytes;
-        state.records += records.len();
-        state.appends.push_back(Append { records, committed: 0, reply });
-        drop(state);
-        self.work.notify_one();
-        Ok(outcome)
+        self.put(|waiting| {
+            waiting.check_open()?;
+            let is_over = waiting.bytes + bytes > QUEUE_BYTES_MAX
+                || waiting.records + records.len() > QUEUE_RECORDS_MAX;
+            if is_over && !waiting.appends.is_empty() {
+                return Err(definite(StoreErrorCause::Overloaded));
+            }
+            waiting.bytes += bytes;
+            waiting.records += records.len();
+            waiting.appends.push_back(Append { records, committed: 0, reply });
+            Ok(outcome)
+        })
     }
 
     /// Works with what tails share.
     pub(super) fn unread<T>(&self, work: impl FnOnce(&mut Unread) -> T) -> T {
-        work(&mut self.state.lock().unread)
+        self.with(|waiting| work(&mut waiting.unread))
     }
 
     /// Takes note that nobody needs what is before an offset.
-    pub(super) fn trimmed(&self, before: Offset) {
-        let mut state = self.state.lock();
-        state.trimmed = state.trimmed.max(before.min(state.unread.end()));
-        if !state.roll && state.wants_roll(&self.limits) {
-            state.roll = true;
-            drop(state);
-            self.work.notify_one();
+    pub(super) fn trimmed(self: &Arc<Self>, before: Offset) {
+        let wants_roll = self.with(|waiting| {
+            waiting.trimmed = waiting.trimmed.max(before.min(waiting.unread.end()));
+            !waiting.roll && waiting.wants_roll()
+        });
+        if wants_roll {
+            // Without a thread for it now, the next append or trim has it done.
+            let _ = self.put(|waiting| {
+                waiting.roll = true;
+                Ok(())
+            });
         }
     }
 
     /// Nobody needs what is before it.
     pub(super) fn trimmed_to(&self) -> Offset {
-        self.state.lock().trimmed
+        self.with(|waiting| waiting.trimmed)
     }
 
     /// Whether the store can still go on.
     pub(super) fn check_not_failed(&self) -> Result<(), StoreError> {
-        self.state.lock().check_not_failed()
+        self.with(|waiting| waiting.check_not_failed())
     }
 
     /// Whether it takes nothing more.
     pub(super) fn is_closing(&self) -> bool {
-        self.state.lock().is_closing
+        self.with(|waiting| waiting.is_closing)
     }
 
-    /// Takes nothing more; the committer ends when it has done what waits.
-    pub(super) fn close(&self) {
-        self.state.lock().is_closing = true;
-        self.work.notify_one();
+    /// Takes nothing more, and waits until the committer has done what waits and has ended. False if it has panicked.
+    pub(super) fn close(&self) -> bool {
+        self.end(|waiting| waiting.is_closing = true)
     }
 
     /// Takes nothing more since the store cannot go on. What waits has not been tried.
     pub(super) fn fail(&self, cause: StoreErrorCause) {
-        let mut state = self.state.lock();
-        state.failed.get_or_insert(cause.clone());
-        let appends = std::mem::take(&mut state.appends);
-        drop(state);
-        appends.into_iter().for_each(|append| append.refuse(definite(cause.clone())));
-        self.work.notify_one();
+        self.with(|waiting| waiting.fail(cause));
     }
 }
 
-impl QueueState {
+impl Waiting {
+    fn fail(&mut self, cause: StoreErrorCause) {
+        self.failed.get_or_insert(cause.clone());
+        self.appends.drain(..).for_each(|append| append.refuse(definite(cause.clone())));
+    }
+
     fn check_not_failed(&self) -> Result<(), StoreError> {
         self.failed.as_ref().map_or(Ok(()), |cause| Err(definite(cause.clone())))
     }
@@ -186,7 +188,8 @@ impl QueueState {
         if self.is_closing { Err(definite(StoreErrorCause::Closed)) } else { Ok(()) }
     }
 
-    fn wants_roll(&self, limits: &SegmentLimits) -> bool {
+    fn wants_roll(&self) -> bool {
+        let limits = &self.limits;
         let records = self.unread.end().0 - self.active.base.0;
         let trimmed = self.trimmed.0.saturating_sub(self.active.base.0);
         records > 0
@@ -206,74 +209,38 @@ impl Append {
     }
 }
 
-/// The thread's own state.
+/// What appends.
 pub(super) struct Committer {
-    queue: Arc<Queue>,
     segments: Arc<Segments>,
     /// Called when there may be segments to remove.
     rolled: Box<dyn Fn() + Send>,
+    /// Another segment is to be begun at this offset.
+    roll: Option<Offset>,
     appends: VecDeque<Append>,
     /// The next record in its encoding, when it did not fit into the last commit.
     encoded: Option<Bytes>,
 }
 
 impl Committer {
-    pub(super) fn new(queue: Arc<Queue>, segments: Arc<Segments>, rolled: Box<dyn Fn() + Send>) -> Self {
-        Self { queue, segments, rolled, appends: VecDeque::new(), encoded: None }
+    pub(super) fn new(segments: Arc<Segments>, rolled: Box<dyn Fn() + Send>) -> Self {
+        Self { segments, rolled, roll: None, appends: VecDeque::new(), encoded: None }
     }
 
-    /// Works until the queue is closed or the store cannot go on.
-    pub(super) fn run(mut self) {
-        let _fails = FailsOnPanic(Arc::clone(&self.queue));
-        while self.wait() {
-            while !self.appends.is_empty() {
-                self.commit();
-            }
-        }
-        self.segments.close();
-    }
-
-    /// Waits for work; `false` at the end.
-    fn wait(&mut self) -> bool {
-        let mut state = self.queue.state.lock();
-        loop {
-            if state.failed.is_some() {
-                return false;
-            }
-            if state.roll {
-                state.roll = false;
-                let end = state.unread.end();
-                drop(state);
-                self.roll(end);
-                state = self.queue.state.lock();
-            } else if !state.appends.is_empty() {
-                std::mem::swap(&mut self.appends, &mut state.appends);
-                state.bytes = 0;
-                state.records = 0;
-                return true;
-            } else if state.is_closing {
-                return false;
-            } else {
-                self.queue.work.wait(&mut state);
-            }
-        }
-    }
-
-    fn roll(&self, end: Offset) {
+    fn roll(&self, queue: &Queue, end: Offset) {
         match self.segments.roll(end) {
             Ok(()) => {
                 let (base, bytes) = self.segments.active_size();
-                self.queue.state.lock().active = ActiveSize { base, bytes };
+                queue.with(|waiting| waiting.active = ActiveSize { base, bytes });
                 (self.rolled)();
             }
-            Err(error) if error.is_fatal() => self.queue.fail(error.cause),
+            Err(error) if error.is_fatal() => queue.fail(error.cause),
             // The old one goes on growing; the next commit tries again.
             Err(error) => tracing::warn!(%error, "a new segment of the log could not be begun"),
         }
     }
 
     /// Commits as much of what waits as one commit takes.
-    fn commit(&mut self) {
+    fn commit(&mut self, queue: &Queue) {
         let mut encodings = Vec::new();
         let mut bytes = 0;
         let mut counts = VecDeque::new();
@@ -292,28 +259,29 @@ impl Committer {
             }
             counts.push_back(count);
         }
-        let first = self.queue.unread(|unread| unread.end());
+        let first = queue.unread(|unread| unread.end());
         let groups = group::build(first, &encodings);
         match self.segments.commit(&groups) {
-            Ok(()) => self.committed(counts, bytes as u64),
-            Err(error) => self.failed(counts.len(), error),
+            Ok(()) => self.committed(queue, counts, bytes as u64),
+            Err(error) => self.failed(queue, counts.len(), error),
         }
     }
 
-    fn committed(&mut self, counts: VecDeque<usize>, bytes: u64) {
+    fn committed(&mut self, queue: &Queue, counts: VecDeque<usize>, bytes: u64) {
         let base = self.segments.active_base();
-        let mut state = self.queue.state.lock();
         let records = self.appends.iter().zip(&counts).flat_map(|(append, count)| {
             append.records[append.committed..append.committed + count].iter().cloned()
         });
-        let waiting = state.unread.push(records);
-        if state.active.base != base {
-            state.active = ActiveSize { base, bytes: 0 };
-        }
-        state.active.bytes += bytes;
-        state.roll |= state.wants_roll(&self.queue.limits);
-        drop(state);
-        waiting.into_iter().for_each(std::task::Waker::wake);
+        let tails = queue.with(|waiting| {
+            let tails = waiting.unread.push(records);
+            if waiting.active.base != base {
+                waiting.active = ActiveSize { base, bytes: 0 };
+            }
+            waiting.active.bytes += bytes;
+            waiting.roll |= waiting.wants_roll();
+            tails
+        });
+        tails.into_iter().for_each(std::task::Waker::wake);
         for count in counts {
             let Some(append) = self.appends.front_mut() else { return };
             append.committed += count;
@@ -328,23 +296,51 @@ impl Committer {
     }
 
     /// The first appends were part of a commit that failed.
-    fn failed(&mut self, appends: usize, error: StoreError) {
+    fn failed(&mut self, queue: &Queue, appends: usize, error: StoreError) {
         self.encoded = None;
         self.appends.drain(..appends).for_each(|append| append.refuse(error.clone()));
         if error.is_fatal() {
             self.appends.drain(..).for_each(|append| append.refuse(definite(error.cause.clone())));
-            self.queue.fail(error.cause);
+            queue.fail(error.cause);
         }
     }
 }
 
-/// Refuses everything when the thread has panicked.
-struct FailsOnPanic(Arc<Queue>);
+impl Worker for Committer {
+    type Waiting = Waiting;
+    const NAME: &'static str = "log-committer";
 
-impl Drop for FailsOnPanic {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.fail(StoreErrorCause::Fatal("the thread that writes the log has panicked".to_owned()));
+    fn take(&mut self, waiting: &mut Waiting) -> Next {
+        if waiting.failed.is_some() {
+            return Next::End;
         }
+        if std::mem::take(&mut waiting.roll) {
+            self.roll = Some(waiting.unread.end());
+            return Next::Work;
+        }
+        if !waiting.appends.is_empty() {
+            std::mem::swap(&mut self.appends, &mut waiting.appends);
+            waiting.bytes = 0;
+            waiting.records = 0;
+            return Next::Work;
+        }
+        if waiting.is_closing { Next::End } else { Next::Rest }
+    }
+
+    fn work(&mut self, queue: &Queue) {
+        if let Some(end) = self.roll.take() {
+            self.roll(queue, end);
+        }
+        while !self.appends.is_empty() {
+            self.commit(queue);
+        }
+    }
+
+    fn end(self) {
+        self.segments.close();
+    }
+
+    fn panicked(waiting: &mut Waiting) {
+        waiting.fail(StoreErrorCause::Fatal("the thread that writes the log has panicked".to_owned()));
     }
 }

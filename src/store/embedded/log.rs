@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, FutureExt, ready};
@@ -12,8 +11,8 @@ use oncewire_protocol::log::{Certainty, LogEpoch, Offset, Record, Time};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::checkpoint_thread::{self, Order, Orders};
-use super::committer::{Committer, Queue, SegmentLimits};
+use super::checkpoint_thread::{self, CheckpointThread, Order, Orders};
+use super::committer::{self, Committer, Queue, SegmentLimits};
 use super::directory::{DataDirectory, segment_bases};
 use super::disk::{Disk, io_cause, with_directory};
 use super::meta::{META_FILE, Meta};
@@ -43,8 +42,8 @@ pub(super) struct LogOptions {
     pub(super) syncs: bool,
     /// When segments are sealed.
     pub(super) limits: SegmentLimits,
-    /// How long the checkpoint thread has had nothing to do when it is at rest.
-    pub(super) shrink_rest: Duration,
+    /// After how long without work a thread ends.
+    pub(super) thread_rest: Duration,
     /// Names this boot of the kernel, if that is known.
     pub(super) boot_id: Option<String>,
 }
@@ -54,18 +53,14 @@ pub(super) struct EmbeddedLog {
     queue: Arc<Queue>,
     segments: Arc<Segments>,
     meta: Arc<Meta>,
-    orders: Orders,
+    orders: Arc<Orders>,
     syncs: bool,
     is_copy: Arc<AtomicBool>,
     empty_since: Option<Time>,
-    threads: Mutex<Option<Threads>>,
+    /// Locked by whoever closes it.
+    is_closed: Mutex<bool>,
     /// Nobody else may use the directory before the threads have ended.
     _directory: Arc<DataDirectory>,
-}
-
-struct Threads {
-    committer: JoinHandle<()>,
-    checkpoint_thread: JoinHandle<()>,
 }
 
 impl EmbeddedLog {
@@ -78,7 +73,7 @@ impl EmbeddedLog {
     ) -> Result<Self, StoreError> {
         directory.remove_unfinished(path)?;
         let disk = with_directory(disk, path).map_err(|error| definite(io_cause(path, &error)))?;
-        let LogOptions { syncs, limits, shrink_rest, boot_id } = options;
+        let LogOptions { syncs, limits, thread_rest, boot_id } = options;
         if !path.join(META_FILE).exists() && !segment_bases(path)?.is_empty() {
             // A new one would begin another epoch over records of this one.
             return Err(definite(damaged(
@@ -117,41 +112,29 @@ impl EmbeddedLog {
             segments.sync_all()?;
             meta.set_unsynced_boot(None)?;
         }
-        let queue = Queue::new(&segments, end, limits);
-        Self::start(directory, segments, queue, meta, syncs, shrink_rest)
+        let queue = Queue::new(committer::Waiting::new(&segments, end, limits), thread_rest);
+        Self::start(directory, segments, queue, meta, syncs, thread_rest)
     }
 
     fn start(
         directory: Arc<DataDirectory>,
         segments: Segments,
-        queue: Queue,
+        queue: Arc<Queue>,
         meta: Meta,
         syncs: bool,
-        shrink_rest: Duration,
+        thread_rest: Duration,
     ) -> Result<Self, StoreError> {
-        let (queue, segments, meta) = (Arc::new(queue), Arc::new(segments), Arc::new(meta));
+        let (segments, meta) = (Arc::new(segments), Arc::new(meta));
         let is_copy = Arc::new(AtomicBool::new(meta.read(|contents| contents.is_copy())?));
         let end = queue.unread(|unread| unread.end());
         let empty_since = meta.read(|contents| contents.empty_since(end))?;
-        let (orders, receiver) = Orders::channel();
-        let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
-            let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(work);
-            spawned.map_err(|error| definite(StoreErrorCause::Io(format!("no thread: {error}"))))
-        };
-        let checkpoint_thread = {
-            let (queue, segments, meta) = (Arc::clone(&queue), Arc::clone(&segments), Arc::clone(&meta));
-            spawn(
-                "log-checkpoints",
-                Box::new(move || checkpoint_thread::run(&receiver, &queue, &segments, &meta, shrink_rest)),
-            )?
-        };
+        let orders = Orders::new(checkpoint_thread::Waiting::default(), thread_rest);
+        orders.begin(CheckpointThread::new(Arc::clone(&queue), Arc::clone(&segments), Arc::clone(&meta)))?;
         let rolled = {
-            let orders = orders.clone();
+            let orders = Arc::clone(&orders);
             Box::new(move || orders.trim_again())
         };
-        let committer = Committer::new(Arc::clone(&queue), Arc::clone(&segments), rolled);
-        let committer = spawn("log-committer", Box::new(|| committer.run()))?;
-        let threads = Mutex::new(Some(Threads { committer, checkpoint_thread }));
+        queue.begin(Committer::new(Arc::clone(&segments), rolled))?;
         let log = Self {
             queue,
             segments,
@@ -160,7 +143,7 @@ impl EmbeddedLog {
             syncs,
             is_copy,
             empty_since,
-            threads,
+            is_closed: Mutex::new(false),
             _directory: directory,
         };
         Ok(log)
@@ -177,11 +160,11 @@ impl EmbeddedLog {
     }
 
     fn close_with(&self, empty_since: Option<Time>) -> Result<(), StoreError> {
-        let mut threads = self.threads.lock();
-        let Some(Threads { committer, checkpoint_thread }) = threads.take() else { return Ok(()) };
-        self.queue.close();
-        self.orders.stop();
-        let ended = committer.join().is_ok() & checkpoint_thread.join().is_ok();
+        let mut is_closed = self.is_closed.lock();
+        if std::mem::replace(&mut *is_closed, true) {
+            return Ok(());
+        }
+        let ended = self.queue.close() & self.orders.close();
         self.queue.check_not_failed()?;
         if !ended {
             return Err(definite(StoreErrorCause::Fatal("a thread of the log has panicked".to_owned())));

@@ -57,6 +57,7 @@ mod group;
 mod log;
 mod meta;
 mod offline;
+mod on_demand;
 mod redb_file;
 mod segment;
 mod segments;
@@ -89,8 +90,8 @@ use redb_file::definite;
 
 /// What redb may keep in memory of a file that is checked, in bytes.
 const CHECK_CACHE_BYTES: usize = 16 * 1024 * 1024;
-/// How long checkpoints have not changed when a hub is taken to be at rest.
-const SHRINK_REST: Duration = Duration::from_secs(10);
+/// After how long without work a thread of a hub ends.
+const THREAD_REST: Duration = Duration::from_secs(10);
 
 /// Logs in a data directory.
 pub struct EmbeddedStore {
@@ -125,7 +126,7 @@ struct Environment {
     disk: Arc<dyn Disk>,
     boot_id: Option<String>,
     limits: SegmentLimits,
-    shrink_rest: Duration,
+    thread_rest: Duration,
 }
 
 impl Environment {
@@ -134,7 +135,7 @@ impl Environment {
             disk: Arc::new(SystemDisk),
             boot_id: kernel_boot_id(),
             limits: SegmentLimits::default(),
-            shrink_rest: SHRINK_REST,
+            thread_rest: THREAD_REST,
         }
     }
 }
@@ -245,7 +246,7 @@ impl EmbeddedStore {
             if is_closed.load(Ordering::SeqCst) {
                 return Err(definite(StoreErrorCause::Closed));
             }
-            let Environment { disk, boot_id, limits, shrink_rest } = environment;
+            let Environment { disk, boot_id, limits, thread_rest } = environment;
             let log = match in_memory {
                 Some(log) => {
                     let path = directory.hub_path(&hub);
@@ -257,7 +258,7 @@ impl EmbeddedStore {
                 None => {
                     let path = directory.create_hub(&hub)?;
                     let syncs = durability == Durability::Sync;
-                    let options = LogOptions { syncs, limits, shrink_rest, boot_id };
+                    let options = LogOptions { syncs, limits, thread_rest, boot_id };
                     OpenLog::Disk(Arc::new(EmbeddedLog::open(directory, disk, &path, options)?))
                 }
             };

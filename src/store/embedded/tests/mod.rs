@@ -268,7 +268,7 @@ async fn checkpoints_at_rest_take_at_most_half_as_much_again_as_their_content() 
     const MESSAGES: u64 = 10_000;
     const CHUNKS: u64 = 1_000;
     let mut bench = Bench::new();
-    bench.environment.shrink_rest = Duration::from_millis(200);
+    bench.environment.thread_rest = Duration::from_millis(200);
     let opened = bench.open().await.unwrap();
     for round in 0..3 {
         for first in (0..MESSAGES).step_by(250) {
