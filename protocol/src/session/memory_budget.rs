@@ -109,9 +109,9 @@ impl MemoryBudget {
     /// as they can by what is not refused, and the part has its share of it.
     pub fn must_free_state(&self) -> bool {
         let Some(whole) = &self.whole else { return false };
-        let parts = whole.parts.load(Ordering::Relaxed).max(1);
         let allowed = whole.allowed_bytes();
-        whole.state_bytes() > allowed.saturating_add(allowed / 4) && self.state_bytes() > allowed / parts
+        whole.state_bytes() > allowed.saturating_add(allowed / 4)
+            && self.state_bytes() > whole.share_of(allowed)
     }
 
     /// Lets a part use more for a while: what it has brought back from its log, and which was allowed before.
@@ -146,10 +146,7 @@ impl MemoryBudget {
     pub fn is_exceeded(&self) -> bool {
         match &self.whole {
             None => self.pressing_bytes() > self.keepable_bytes(),
-            Some(whole) => {
-                let parts = whole.parts.load(Ordering::Relaxed).max(1);
-                whole.is_exceeded() && self.used_bytes() > whole.keepable_bytes() / parts
-            }
+            Some(whole) => whole.is_exceeded() && self.used_bytes() > whole.share_of(whole.keepable_bytes()),
         }
     }
 
@@ -164,6 +161,11 @@ impl MemoryBudget {
     /// Says that a half message of so many bytes has become one of so many.
     pub fn change_half_message(&self, from: usize, to: usize) {
         self.half_message_bytes.fetch_add(to.wrapping_sub(from), Ordering::Relaxed);
+    }
+
+    /// What each part that is in use has of so many bytes.
+    fn share_of(&self, bytes: usize) -> usize {
+        bytes / self.parts.load(Ordering::Relaxed).max(1)
     }
 
     /// What is in use, without what can be had at once by giving half messages up.

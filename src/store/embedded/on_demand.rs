@@ -218,7 +218,12 @@ mod tests {
     }
 
     fn put(place: &Arc<OnDemand<Echo>>, number: u32) {
-        place.put(|inbox| { inbox.numbers.push(number); Ok(()) }).unwrap();
+        place
+            .put(|inbox| {
+                inbox.numbers.push(number);
+                Ok(())
+            })
+            .unwrap();
     }
 
     fn has_thread(place: &OnDemand<Echo>) -> bool {
