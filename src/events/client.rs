@@ -22,11 +22,9 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::version::{TLS12, TLS13};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use super::memory::AnswerRoom;
+use super::memory::{ANSWER_BYTES_MAX, AnswerRoom, NoRoom};
 use super::request::BadHeader;
 
-/// The largest body of an answer that is used; a larger one is a failure.
-pub(super) const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// The largest body that is read although nobody wants it, so that the connection can be used again.
 const UNWANTED_BYTES_MAX: usize = 16 * 1024;
 /// All headers of an answer together, in bytes.
@@ -68,8 +66,8 @@ pub(super) enum ExchangeError {
     #[error(transparent)]
     Unsendable(#[from] BadHeader),
     /// Answers to other events take all the room that there is.
-    #[error("answers of event handlers take up all the memory that they may; this one is dropped")]
-    NoRoom,
+    #[error(transparent)]
+    NoRoom(#[from] NoRoom),
     /// The answer is larger than it may be.
     #[error("the answer is larger than {ANSWER_BYTES_MAX} bytes")]
     TooLarge,

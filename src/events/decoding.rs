@@ -7,8 +7,8 @@ use axum::http::{HeaderMap, HeaderValue};
 use bytes::Bytes;
 use flate2::read::MultiGzDecoder;
 
-use super::client::{ANSWER_BYTES_MAX, Answer, ExchangeError};
-use super::memory::AnswerRoom;
+use super::client::{Answer, ExchangeError};
+use super::memory::{ANSWER_BYTES_MAX, AnswerRoom};
 
 /// After so many bytes of what is unzipped its room is looked at.
 const PIECE_BYTES: u64 = 64 * 1024;

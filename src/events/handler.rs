@@ -77,7 +77,7 @@ impl Failure {
     pub(super) fn cause(&self) -> EventFailure {
         match self {
             Self::NotAllowed => EventFailure::NotAllowed,
-            Self::Exchange(ExchangeError::NoRoom) => EventFailure::Busy,
+            Self::Exchange(ExchangeError::NoRoom(_)) => EventFailure::Busy,
             Self::TimedOut(_) => EventFailure::TimedOut,
             Self::Exchange(ExchangeError::Network(_)) => EventFailure::Network,
             Self::Exchange(
@@ -99,7 +99,7 @@ impl Failure {
             ) => true,
             Self::NotAllowed
             | Self::TimedOut(_)
-            | Self::Exchange(ExchangeError::Network(_) | ExchangeError::NoRoom) => false,
+            | Self::Exchange(ExchangeError::Network(_) | ExchangeError::NoRoom(_)) => false,
         }
     }
 }

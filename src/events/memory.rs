@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::client::{ANSWER_BYTES_MAX, ExchangeError};
-
+/// The largest body of an answer that is used; a larger one is a failure.
+pub(super) const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// The part of `message_memory_bytes_max` that events under way may take, as a divisor.
 const EVENTS_SHARE: u64 = 8;
 /// The least that they may take, in bytes.
@@ -34,6 +34,11 @@ pub(super) struct EventMemory {
     events_units: u32,
     answers: Arc<Semaphore>,
 }
+
+/// There is no room for an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("answers of event handlers take up all the memory that they may; this one is dropped")]
+pub(super) struct NoRoom;
 
 /// Room that an event takes until this is dropped.
 pub(super) struct EventRoom(#[expect(dead_code, reason = "held")] OwnedSemaphorePermit);
@@ -72,15 +77,14 @@ impl AnswerRoom {
     ///
     /// # Errors
     /// When there is no room for it now.
-    pub(super) fn grow_to(&mut self, bytes: usize) -> Result<(), ExchangeError> {
+    pub(super) fn grow_to(&mut self, bytes: usize) -> Result<(), NoRoom> {
         if bytes <= SMALL_ANSWER_BYTES {
             return Ok(());
         }
         // What grows piece by piece has twice the room that it needs.
         let units = units_of(bytes.saturating_mul(2)).max(self.units);
         let more = units - self.units;
-        let more =
-            Arc::clone(&self.memory).try_acquire_many_owned(more).map_err(|_| ExchangeError::NoRoom)?;
+        let more = Arc::clone(&self.memory).try_acquire_many_owned(more).map_err(|_| NoRoom)?;
         self.units = units;
         match &mut self.taken {
             Some(taken) => taken.merge(more),
@@ -126,7 +130,7 @@ mod tests {
         second.grow_to(ANSWER_BYTES_MAX).unwrap();
         let mut third = memory.answer();
         third.grow_to(SMALL_ANSWER_BYTES).unwrap();
-        assert!(matches!(third.grow_to(SMALL_ANSWER_BYTES + 1), Err(ExchangeError::NoRoom)));
+        assert!(matches!(third.grow_to(SMALL_ANSWER_BYTES + 1), Err(NoRoom)));
         drop(largest);
         third.grow_to(ANSWER_BYTES_MAX).unwrap();
     }

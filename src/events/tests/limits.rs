@@ -5,7 +5,7 @@ use futures_util::stream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Semaphore;
 
-use super::super::client::ANSWER_BYTES_MAX;
+use super::super::memory::ANSWER_BYTES_MAX;
 use super::*;
 use crate::engine::{ConnectRefused, EventError, EventHandlers, Handled};
 
