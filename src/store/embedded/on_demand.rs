@@ -203,7 +203,7 @@ mod tests {
 
         fn work(&mut self, _: &OnDemand<Self>) {
             let number = self.taken.take().unwrap();
-            assert_ne!(number, 666);
+            assert_ne!(number, u32::MAX);
             self.out.send((number, std::thread::current().id())).unwrap();
         }
 
@@ -269,7 +269,7 @@ mod tests {
         let (out, echoed) = channel();
         let place = OnDemand::new(Inbox::default(), Duration::from_secs(60));
         place.begin(Echo { taken: None, out, rests: 0 }).unwrap();
-        put(&place, 666);
+        put(&place, u32::MAX);
         assert!(echoed.recv().is_err());
         put(&place, 1);
         assert!(!place.end(|inbox| inbox.is_over = true));
