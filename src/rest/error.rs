@@ -131,7 +131,9 @@ impl RestError {
 fn sentence(error: &TokenError) -> String {
     let text = error.to_string();
     let mut letters = text.chars();
-    letters.next().map_or(String::new(), |first| format!("{}{}.", first.to_uppercase(), letters.as_str()))
+    // A full stop would be taken for a part of the URL.
+    let end = if matches!(error, TokenError::WrongAudience(_)) { "" } else { "." };
+    letters.next().map_or(String::new(), |first| format!("{}{}{end}", first.to_uppercase(), letters.as_str()))
 }
 
 impl From<HubUnavailable> for RestError {
