@@ -1,9 +1,12 @@
 //! What can be wrong, or doubtful, with a configuration. No text here holds a secret.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use oncewire_protocol::wire::NameError;
+
+use super::Listener;
 
 /// Why a configuration was refused. Each message names the key.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +66,21 @@ pub enum ConfigError {
         "tls_cert and tls_self_signed are both set: TLS takes one certificate (--tls-cert or --tls-self-signed)"
     )]
     TwoTlsCertificates,
+    /// Two listeners want the same port.
+    #[error(
+        "{} ({first_address}) and {} ({second_address}) want the same port: give each one of its own ({} and {})",
+        first.key, second.key, first.flag, second.flag
+    )]
+    SamePort {
+        /// The one.
+        first: Listener,
+        /// Its address.
+        first_address: SocketAddr,
+        /// The other.
+        second: Listener,
+        /// Its address.
+        second_address: SocketAddr,
+    },
     /// Two sections name the same hub: hubs are told apart without regard to case.
     #[error("hubs.{hub:?} is there twice: hub names are compared without regard to case")]
     HubTwice {

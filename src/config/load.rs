@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use oncewire_protocol::wire::HubName;
 use url::Url;
 
+use super::addresses::are_in_conflict;
 use super::event_handlers;
 use super::hub::HubOverrides;
 use super::unknown_key::advice;
@@ -137,6 +138,7 @@ impl Config {
             (Some(_), Some(_)) if self.tls_self_signed => return Err(ConfigError::TwoTlsCertificates),
             (None, None) | (Some(_), Some(_)) => {}
         }
+        self.check_listeners()?;
         for hub in self.hubs.keys() {
             HubName::new(hub).map_err(|error| ConfigError::BadHubName { hub: hub.clone(), error })?;
         }
@@ -144,6 +146,20 @@ impl Config {
             if !range.contains(&value) {
                 let (minimum, maximum) = (*range.start(), *range.end());
                 return Err(ConfigError::OutOfRange { key, value, minimum, maximum });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_listeners(&self) -> Result<(), ConfigError> {
+        let there = self.listeners().into_iter().filter_map(|(listener, address)| Some((listener, address?)));
+        let there: Vec<_> = there.collect();
+        for (at, &(second, second_address)) in there.iter().enumerate() {
+            let before = there.iter().take(at).copied();
+            for (first, first_address) in before {
+                if are_in_conflict(first_address, second_address) {
+                    return Err(ConfigError::SamePort { first, first_address, second, second_address });
+                }
             }
         }
         Ok(())

@@ -28,7 +28,7 @@ use serde::Deserialize;
 use url::Url;
 
 pub use address_range::{AddressRange, BadAddressRange};
-pub use addresses::{BadListenAddress, BadPublicUrl, listen_address, public_url};
+pub use addresses::{BadListenAddress, BadPublicUrl, Listener, is_loopback, listen_address, public_url};
 pub use error::{ConfigError, ConfigWarning};
 pub use event_handlers::{BadUserEventPattern, EventFailure, EventHandler, SystemEvent, UserEventPattern};
 pub use hub::{HubOverrides, HubSettings};
@@ -422,6 +422,15 @@ impl Config {
     /// Where https is served, if at all.
     pub fn https_address(&self) -> Option<SocketAddr> {
         self.is_tls_on().then_some(self.tls_listen)
+    }
+
+    /// The listeners for http, https and the operator, each with its address, if it is there.
+    pub fn listeners(&self) -> [(Listener, Option<SocketAddr>); 3] {
+        [
+            (Listener::HTTP, self.http_address()),
+            (Listener::HTTPS, self.https_address()),
+            (Listener::ADMIN, self.admin_listen),
+        ]
     }
 
     /// The URL under which this gateway is told to clients: the first public URL; else, given an address that it listens on

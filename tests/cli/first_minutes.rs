@@ -23,20 +23,19 @@ fn a_name_in_place_of_an_address_was_refused() {
 
 #[test]
 fn a_public_url_without_its_scheme_was_called_a_relative_one() {
-    for (host, flag) in [("chat.example.com", "--public-url"), ("chat.example.com:8443", "--public-url")] {
-        let message = refused(&mut oncewire(&["serve", "--access-key", KEY, flag, host]));
-        assert!(message.contains(&format!("write https://{host}")), "{message}");
+    let serve = &["serve", "--access-key", KEY, "--public-url"][..];
+    let token = &["token", "--hub", "chat", "--access-key", KEY, "--endpoint"][..];
+    for command in [serve, token] {
+        for (host, scheme) in [
+            ("chat.example.com", "https"),
+            ("chat.example.com:8443", "https"),
+            ("localhost:7080", "http"),
+            ("127.0.0.1:7080", "http"),
+        ] {
+            let message = refused(&mut oncewire(&[command, &[host]].concat()));
+            assert!(message.contains(&format!("write {scheme}://{host}")), "{message}");
+        }
     }
-    let message = refused(&mut oncewire(&[
-        "token",
-        "--hub",
-        "chat",
-        "--access-key",
-        KEY,
-        "--endpoint",
-        "localhost:7080",
-    ]));
-    assert!(message.contains("write https://localhost:7080"), "{message}");
 }
 
 #[test]
@@ -162,6 +161,23 @@ fn dev_says_what_plain_http_asks_of_the_javascript_sdk_and_which_process_to_kill
     running.line_with("killed and started again: process ");
     running.signal("TERM");
     assert_eq!(running.end().0, Some(0));
+}
+
+#[test]
+fn dev_promised_that_nothing_is_lost_where_everything_is() {
+    for (arguments, outcome) in [
+        (&[][..], "Nothing is lost, and nothing comes twice:"),
+        (&["--durability", "os"], "Nothing is lost, and nothing comes twice:"),
+        (&["--durability", "memory"], "With --durability memory everything is lost"),
+        (&["--store", "memory"], "With --store memory everything is lost"),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let arguments = [&["dev", "--listen", "127.0.0.1:0"], arguments].concat();
+        let running = Running::start(&mut oncewire_in(directory.path(), &arguments));
+        let line = running.line_with("Meanwhile");
+        assert!(line.contains(outcome), "{arguments:?}: {line}");
+        assert_eq!(line.contains("Nothing is lost"), outcome.starts_with("Nothing"), "{arguments:?}: {line}");
+    }
 }
 
 #[test]
