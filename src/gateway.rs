@@ -105,9 +105,8 @@ impl Listeners {
 /// When an address can't be listened on.
 pub async fn bind(config: &Config) -> Result<Listeners, GatewayError> {
     let [http, https, admin] = config.listeners().map(|(Listener { flag, .. }, address)| {
-        let listen = |address| {
-            edge::listen(address).map_err(|source| GatewayError::Listen { flag, address, source })
-        };
+        let listen =
+            |address| edge::listen(address).map_err(|source| GatewayError::Listen { flag, address, source });
         address.map(listen).transpose()
     });
     Ok(Listeners { http: http?, https: https?, admin: admin? })

@@ -264,9 +264,35 @@ fn refusal(error: &toml::de::Error, key: &str, text: &str) -> ConfigError {
     }
     let message = match key {
         "" | "." => message.to_owned(),
-        key => format!("{key}: {message}"),
+        key => format!("{key}: {}", in_plain_words(key, message)),
     };
     ConfigError::Malformed { line, message }
+}
+
+/// What the reader says of a value of the wrong kind, as somebody says it who does not know how it is read. The value is not
+/// repeated: it may be a secret.
+fn in_plain_words(key: &str, message: &str) -> String {
+    let Some((found, expected)) =
+        message.strip_prefix("invalid ").and_then(|rest| rest.rsplit_once(", expected "))
+    else {
+        return message.to_owned();
+    };
+    let name = key.rsplit('.').next().unwrap_or_default();
+    match expected {
+        "u8" | "u16" | "u32" | "u64" | "usize" if found.starts_with("value: integer") => {
+            "the number is out of range".to_owned()
+        }
+        "u8" | "u16" | "u32" | "u64" | "usize" => {
+            format!("it wants a whole number without quotes: {name} = 1")
+        }
+        "a boolean" => format!("it wants true or false, without quotes: {name} = true"),
+        "a string" => format!("it wants a text in quotes: {name} = \"…\""),
+        "a sequence" => format!("it wants a list: {name} = [\"…\"]"),
+        _ if expected.starts_with("struct ") || expected == "a map" => {
+            "it is a section, with keys of its own".to_owned()
+        }
+        _ => message.to_owned(),
+    }
 }
 
 fn fold_names(hubs: BTreeMap<String, HubOverrides>) -> Result<BTreeMap<String, HubOverrides>, ConfigError> {

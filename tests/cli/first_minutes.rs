@@ -39,11 +39,29 @@ fn a_public_url_without_its_scheme_was_called_a_relative_one() {
 }
 
 #[test]
+fn a_bad_name_of_a_hub_was_not_told_which_character_is_not_allowed() {
+    let message = refused(&mut oncewire(&["token", "--hub", "a b", "--access-key", KEY]));
+    assert!(
+        message.contains("--hub: ' ' is not allowed") && message.contains("letters, digits"),
+        "{message}"
+    );
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("oncewire.toml"), "[hubs.\"a-b\"]\n").unwrap();
+    let arguments = ["serve", "--access-key", KEY, "--config", "oncewire.toml"];
+    let message = refused(&mut oncewire_in(directory.path(), &arguments));
+    assert!(message.contains("hubs.\"a-b\": '-' is not allowed"), "{message}");
+}
+
+#[test]
 fn a_missing_data_directory_was_a_missing_lock_and_a_definite_failure() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::create_dir(directory.path().join("empty")).unwrap();
     std::fs::write(directory.path().join("file"), "").unwrap();
-    for place in ["nowhere", "empty", "file"] {
+    for (place, told) in [
+        ("nowhere", "there is no data directory nowhere"),
+        ("empty", "empty is there, but it is no data directory"),
+        ("file", "the data directory file is a file"),
+    ] {
         for command in [
             &["inspect"][..],
             &["verify"],
@@ -54,7 +72,7 @@ fn a_missing_data_directory_was_a_missing_lock_and_a_definite_failure() {
             let arguments = [&["log"], command, &["--data-dir", place]].concat();
             let (code, stdout, stderr) = finish(&mut oncewire_in(directory.path(), &arguments));
             assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
-            assert!(stderr.contains(&format!("there is no data directory {place}")), "{stderr}");
+            assert!(stderr.contains(told), "{stderr}");
             assert!(!stderr.contains("Definite"), "{stderr}");
         }
     }

@@ -621,4 +621,8 @@ fn a_data_directory_that_cannot_be_made_is_refused_by_name() {
         finish(&mut oncewire_in(directory.path(), &["dev", "--listen", "127.0.0.1:0"]));
     assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
     assert!(stderr.contains("oncewire: the data directory data is a file"), "{stderr}");
+    let arguments = ["dev", "--listen", "127.0.0.1:0", "--data-dir", "/proc/x"];
+    let (code, stdout, stderr) = finish(&mut oncewire(&arguments));
+    assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
+    assert!(stderr.contains("the data directory can't be created: /proc/x: "), "{stderr}");
 }
