@@ -218,3 +218,47 @@ fn dev_with_tls_says_where_its_certificate_is_and_who_takes_it_how() {
     running.signal("TERM");
     assert_eq!(running.end().0, Some(0));
 }
+
+#[test]
+fn an_address_in_use_is_a_failure_while_running() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let serve = ["serve", "--access-key", KEY, "--store", "memory", "--listen"];
+    let refused_at = |arguments: &[&str], flag: &str| {
+        let (code, stdout, stderr) = finish(&mut oncewire(&[&serve[..], arguments].concat()));
+        assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
+        assert!(stderr.contains(&address) && stderr.contains("another oncewire"), "{stderr}");
+        assert!(stderr.contains(&format!("? {flag} 127.0.0.1:0 takes a free port")), "{stderr}");
+    };
+    refused_at(&[&address], "--listen");
+    refused_at(&["127.0.0.1:0", "--admin-listen", &address], "--admin-listen");
+    refused_at(&["127.0.0.1:0", "--tls-self-signed", "--tls-listen", &address], "--tls-listen");
+}
+
+#[test]
+fn two_listeners_at_one_address_were_told_of_another_oncewire() {
+    let serve = ["serve", "--access-key", KEY, "--listen", "127.0.0.1:7099"];
+    for (arguments, flags) in [
+        (&["--admin-listen", "127.0.0.1:7099"][..], ["--listen", "--admin-listen"]),
+        (&["--admin-listen", "0.0.0.0:7099"], ["--listen", "--admin-listen"]),
+        (&["--tls-self-signed", "--tls-listen", "127.0.0.1:7099"], ["--listen", "--tls-listen"]),
+        (
+            &["--tls-self-signed", "--tls-listen", "[::]:1", "--admin-listen", "[::1]:1"],
+            ["--tls-listen", "--admin-listen"],
+        ),
+    ] {
+        let message = refused(&mut oncewire(&[&serve[..], arguments].concat()));
+        assert!(message.contains("want the same port"), "{message}");
+        assert!(flags.iter().all(|flag| message.contains(flag)), "{flags:?}: {message}");
+    }
+    let arguments = ["dev", "--tls", "--listen", "127.0.0.1:7099", "--tls-listen", "127.0.0.1:7099"];
+    assert!(refused(&mut oncewire(&arguments)).contains("--tls-listen"));
+}
+
+#[test]
+fn a_data_directory_that_cannot_be_made_was_only_no_such_file() {
+    let arguments = ["dev", "--listen", "127.0.0.1:0", "--data-dir", "/proc/x"];
+    let (code, stdout, stderr) = finish(&mut oncewire(&arguments));
+    assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
+    assert!(stderr.contains("the data directory can't be created: /proc/x: "), "{stderr}");
+}
