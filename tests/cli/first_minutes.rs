@@ -256,9 +256,11 @@ fn two_listeners_at_one_address_were_told_of_another_oncewire() {
 }
 
 #[test]
-fn a_data_directory_that_cannot_be_made_was_only_no_such_file() {
-    let arguments = ["dev", "--listen", "127.0.0.1:0", "--data-dir", "/proc/x"];
-    let (code, stdout, stderr) = finish(&mut oncewire(&arguments));
+fn a_data_directory_that_cannot_be_made_was_only_an_error_of_the_system() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("file"), "").unwrap();
+    let arguments = ["dev", "--listen", "127.0.0.1:0", "--data-dir", "file/data"];
+    let (code, stdout, stderr) = finish(&mut oncewire_in(directory.path(), &arguments));
     assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
-    assert!(stderr.contains("the data directory can't be created: /proc/x: "), "{stderr}");
+    assert!(stderr.contains("the data directory can't be created: file/data: "), "{stderr}");
 }
