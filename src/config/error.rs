@@ -67,20 +67,8 @@ pub enum ConfigError {
     )]
     TwoTlsCertificates,
     /// Two listeners want the same port.
-    #[error(
-        "{} ({first_address}) and {} ({second_address}) want the same port: give each one of its own ({} and {})",
-        first.key, second.key, first.flag, second.flag
-    )]
-    SamePort {
-        /// The one.
-        first: Listener,
-        /// Its address.
-        first_address: SocketAddr,
-        /// The other.
-        second: Listener,
-        /// Its address.
-        second_address: SocketAddr,
-    },
+    #[error("{}", same_port(.0))]
+    SamePort(Box<[(Listener, SocketAddr); 2]>),
     /// Two sections name the same hub: hubs are told apart without regard to case.
     #[error("hubs.{hub:?} is there twice: hub names are compared without regard to case")]
     HubTwice {
@@ -95,6 +83,13 @@ pub enum ConfigError {
         /// What is wrong with its name.
         error: NameError,
     },
+}
+
+fn same_port([(first, first_address), (second, second_address)]: &[(Listener, SocketAddr); 2]) -> String {
+    format!(
+        "{} ({first_address}) and {} ({second_address}) want the same port: give each one of its own ({} and {})",
+        first.key, second.key, first.flag, second.flag
+    )
 }
 
 fn hint(advice: &Option<String>) -> String {

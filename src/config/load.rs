@@ -154,12 +154,9 @@ impl Config {
     fn check_listeners(&self) -> Result<(), ConfigError> {
         let there = self.listeners().into_iter().filter_map(|(listener, address)| Some((listener, address?)));
         let there: Vec<_> = there.collect();
-        for (at, &(second, second_address)) in there.iter().enumerate() {
-            let before = there.iter().take(at).copied();
-            for (first, first_address) in before {
-                if are_in_conflict(first_address, second_address) {
-                    return Err(ConfigError::SamePort { first, first_address, second, second_address });
-                }
+        for (at, &second) in there.iter().enumerate() {
+            if let Some(&first) = there.iter().take(at).find(|first| are_in_conflict(first.1, second.1)) {
+                return Err(ConfigError::SamePort(Box::new([first, second])));
             }
         }
         Ok(())
@@ -286,7 +283,7 @@ fn in_plain_words(key: &str, message: &str) -> String {
             format!("it wants a whole number without quotes: {name} = 1")
         }
         "a boolean" => format!("it wants true or false, without quotes: {name} = true"),
-        "a string" => format!("it wants a text in quotes: {name} = \"…\""),
+        "a string" | "path string" => format!("it wants a text in quotes: {name} = \"…\""),
         "a sequence" => format!("it wants a list: {name} = [\"…\"]"),
         _ if expected.starts_with("struct ") || expected == "a map" => {
             "it is a section, with keys of its own".to_owned()

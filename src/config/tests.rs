@@ -504,7 +504,7 @@ fn a_value_of_the_wrong_kind_was_told_in_the_words_of_the_reader() {
         ("hubs_max = -1", "hubs_max: the number is out of range"),
         ("public_urls = \"http://hidden\"", "public_urls: it wants a list: public_urls = [\"…\"]"),
         ("trusted_proxies = \"hidden\"", "trusted_proxies = [\"…\"]"),
-        ("access_key = 5", "access_key: it wants a text in quotes"),
+        ("tls_cert = 5", "tls_cert: it wants a text in quotes"),
         ("metrics = \"hidden\"", "metrics: it wants true or false, without quotes"),
         (
             "\n[hubs.\"chat\"]\noutbox_messages_max = \"hidden\"",
