@@ -16,7 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::admin::control::Control;
 use crate::admin::{self, Health, Readiness};
 use crate::auth::{AccessKeyError, AccessKeys, ContinuationTokens, ReconnectionTokens};
-use crate::config::{Config, Overrides, Scheme, Secret, Store as ConfiguredStore};
+use crate::config::{Config, Listener, Overrides, Scheme, Secret, Store as ConfiguredStore};
 use crate::demo::{self, Demo};
 use crate::edge::{self, Edge, Faults, Gate, Operations, Tls, TlsError};
 use crate::engine::Engine;
@@ -28,10 +28,13 @@ use crate::telemetry::Counters;
 
 pub use config_file::{ConfigFile, ConfigFileError};
 
-fn advice_on_listening(error: &io::Error) -> &'static str {
+fn advice_on_listening(flag: &str, address: SocketAddr, error: &io::Error) -> String {
     match error.kind() {
-        io::ErrorKind::AddrInUse => " (is another oncewire running? --listen 127.0.0.1:0 takes a free port)",
-        _ => "",
+        io::ErrorKind::AddrInUse => {
+            let free = SocketAddr::new(address.ip(), 0);
+            format!(" (is another oncewire running? {flag} {free} takes a free port)")
+        }
+        _ => String::new(),
     }
 }
 
@@ -39,8 +42,10 @@ fn advice_on_listening(error: &io::Error) -> &'static str {
 #[derive(Debug, thiserror::Error)]
 pub enum GatewayError {
     /// The address can't be listened on.
-    #[error("can't listen on {address}{}", advice_on_listening(source))]
+    #[error("can't listen on {address}, which {flag} sets{}", advice_on_listening(flag, *address, source))]
     Listen {
+        /// What says so on the command line.
+        flag: &'static str,
         /// The address.
         address: SocketAddr,
         /// Why not.
@@ -99,14 +104,12 @@ impl Listeners {
 /// # Errors
 /// When an address can't be listened on.
 pub async fn bind(config: &Config) -> Result<Listeners, GatewayError> {
-    let listen = |address: SocketAddr| {
-        edge::listen(address).map_err(|source| GatewayError::Listen { address, source })
-    };
-    Ok(Listeners {
-        http: config.http_address().map(listen).transpose()?,
-        https: config.https_address().map(listen).transpose()?,
-        admin: config.admin_listen.map(listen).transpose()?,
-    })
+    let [http, https, admin] = config.listeners().map(|(Listener { flag, .. }, address)| {
+        let listen =
+            |address| edge::listen(address).map_err(|source| GatewayError::Listen { flag, address, source });
+        address.map(listen).transpose()
+    });
+    Ok(Listeners { http: http?, https: https?, admin: admin? })
 }
 
 /// Where a gateway keeps what outlives its sockets.

@@ -2,7 +2,8 @@
 
 use url::Url;
 
-use super::url_parts::{dialled, segments};
+use super::url_parts::{client_endpoint, dialled, segments};
+use super::wanted::{Wanted, bases};
 
 /// What a client token's `aud` is compared with: where the client is and which hub it asks for.
 #[derive(Debug, Clone, Copy)]
@@ -35,6 +36,13 @@ impl AudienceContext<'_> {
             .iter()
             .any(|base| same_origin(&audience, base) && self.is_client_path(&path, &prefix_of(base)));
         public || self.public_urls.is_empty() && self.accepts_dialled_host(&audience, &path)
+    }
+
+    /// The client endpoints that are accepted. Of a dialled host both schemes are: http stands for them.
+    pub(super) fn wanted(&self) -> Wanted {
+        let dialled = || self.host.and_then(|host| dialled("http", host));
+        let endpoints = bases(self.public_urls, dialled).filter_map(|base| client_endpoint(&base, self.hub));
+        Wanted::one_of(endpoints.map(String::from))
     }
 
     fn accepts_dialled_host(&self, audience: &Url, path: &[String]) -> bool {
@@ -230,6 +238,29 @@ mod tests {
         assert!(context.accepts("https://a.example/client/hubs/chat"));
         assert!(context.accepts("http://b.example:8080/client/hubs/chat"));
         assert!(!context.accepts("https://c.example/client/hubs/chat"));
+    }
+
+    #[test]
+    fn what_is_wanted_is_accepted_and_neither_a_query_nor_a_user_of_the_host_header_is_told() {
+        let both = urls(&["https://a.example/wps/", "http://b.example:8080"]);
+        for (public_urls, host, hub, wanted) in [
+            (&[][..], Some("127.0.0.1:7080"), "chat", "http://127.0.0.1:7080/client/hubs/chat"),
+            (&[], Some("GW.example:443"), "a[1],b`", "http://gw.example:443/client/hubs/a[1],b%60"),
+            (&both[..1], Some("inner"), "Chat", "https://a.example/wps/client/hubs/Chat"),
+        ] {
+            let context = AudienceContext { public_urls, host, hub };
+            assert_eq!(context.wanted().to_string(), wanted);
+            assert!(context.accepts(wanted), "{wanted}");
+        }
+        let context = AudienceContext { public_urls: &both, host: None, hub: "chat" };
+        assert_eq!(
+            context.wanted().to_string(),
+            "https://a.example/wps/client/hubs/chat or http://b.example:8080/client/hubs/chat"
+        );
+        for host in [Some("u:secret@gw.example"), Some("gw.example/?secret"), Some("a\nsecret b"), None] {
+            let wanted = AudienceContext { public_urls: &[], host, hub: "chat" }.wanted().to_string();
+            assert!(!wanted.contains("secret") && wanted.contains("names no host"), "{wanted}");
+        }
     }
 
     #[test]

@@ -7,6 +7,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use url::Url;
 
+use super::url_parts::client_endpoint;
+use super::wanted::Wanted;
 use super::{AccessKeys, AudienceContext, RestAudience};
 
 /// How far the clocks of the signer and of this gateway may differ, in seconds. A token is good up to this long after
@@ -26,7 +28,7 @@ pub struct ClientClaims {
 }
 
 /// Why a client token was refused; the answer is 401 for each. Never holds the token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     /// Not a JSON web token, or a claim has the wrong type.
     #[error("the access token is malformed")]
@@ -50,8 +52,8 @@ pub enum TokenError {
     #[error("the access token names a user with control characters")]
     BadUser,
     /// `aud` is absent or names another endpoint.
-    #[error("the access token is for another audience: its aud names another URL")]
-    WrongAudience,
+    #[error("the access token is for another audience: its aud names another URL; wanted: {0}")]
+    WrongAudience(Wanted),
 }
 
 /// What a new client token is to say.
@@ -97,7 +99,8 @@ impl AccessKeys {
         audience: &AudienceContext<'_>,
         now_unix_seconds: u64,
     ) -> Result<ClientClaims, TokenError> {
-        let claims = self.verify_claims(token, |aud| audience.accepts(aud), now_unix_seconds)?;
+        let accepts = |aud: &str| audience.accepts(aud);
+        let claims = self.verify_claims(token, accepts, || audience.wanted(), now_unix_seconds)?;
         let named = |user: &String| !user.is_empty();
         let user_id = claims.sub.filter(named).or(claims.name_identifier.filter(named));
         if user_id.as_deref().is_some_and(is_bad_user) {
@@ -160,13 +163,15 @@ impl AccessKeys {
         audience: &RestAudience<'_>,
         now_unix_seconds: u64,
     ) -> Result<(), TokenError> {
-        self.verify_claims(token, |aud| audience.accepts(aud), now_unix_seconds).map(drop)
+        let accepts = |aud: &str| audience.accepts(aud);
+        self.verify_claims(token, accepts, || audience.wanted(), now_unix_seconds).map(drop)
     }
 
     fn verify_claims(
         &self,
         token: &str,
         accepts: impl Fn(&str) -> bool,
+        wanted: impl FnOnce() -> Wanted,
         now_unix_seconds: u64,
     ) -> Result<ReceivedClaims, TokenError> {
         let mut claims = self.verify_signature(token)?;
@@ -182,7 +187,7 @@ impl AccessKeys {
             return Err(TokenError::NotYetValid);
         }
         if !OneOrMany::list(claims.aud.take()).iter().any(|aud| accepts(aud)) {
-            return Err(TokenError::WrongAudience);
+            return Err(TokenError::WrongAudience(wanted()));
         }
         Ok(claims)
     }
@@ -217,14 +222,7 @@ impl ClientGrant<'_> {
         if !matches!(self.endpoint.scheme(), "http" | "https") {
             return Err(SignError::BadEndpoint);
         }
-        let mut url = self.endpoint.clone();
-        url.set_query(None);
-        url.set_fragment(None);
-        url.path_segments_mut()
-            .map_err(|()| SignError::BadEndpoint)?
-            .pop_if_empty()
-            .extend(["client", "hubs", self.hub]);
-        Ok(url)
+        client_endpoint(self.endpoint, self.hub).ok_or(SignError::BadEndpoint)
     }
 }
 

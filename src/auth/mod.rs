@@ -18,6 +18,7 @@ mod reconnection;
 mod refusals;
 mod rest_audience;
 mod url_parts;
+mod wanted;
 
 pub use all_claims::all_claims;
 pub use audience::AudienceContext;
@@ -29,3 +30,4 @@ pub use reconnection::{RECONNECTION_TOKEN_VALIDITY_SECONDS, ReconnectionError, R
 pub use refusals::TokenRefusals;
 pub use rest_audience::RestAudience;
 pub use url_parts::dialled;
+pub use wanted::Wanted;

@@ -26,7 +26,7 @@ impl TokenRefusals {
 
     /// Takes note of a refusal; without an error there was no token. `of` says what was asked for. The caller writes the line
     /// of the request itself.
-    pub fn tell(&self, error: Option<TokenError>, of: &dyn Display) {
+    pub fn tell(&self, error: Option<&TokenError>, of: &dyn Display) {
         self.counters.tokens_refused.count(error.map_or(TokenRefusal::Missing, TokenRefusal::from));
         let (door, now) = (self.door, Instant::now());
         match error {
@@ -34,18 +34,18 @@ impl TokenRefusals {
                 door, %of,
                 "requests are refused: their access tokens are signed with another access key than this gateway has"
             ),
-            Some(TokenError::WrongAudience) if self.other_audience.is_news(now) => tracing::warn!(
-                door, %of,
-                "requests are refused: their access tokens are for another URL than the one that was dialled, which is \
-                 not among public_urls either"
+            Some(TokenError::WrongAudience(wanted)) if self.other_audience.is_news(now) => tracing::warn!(
+                door, %of, %wanted,
+                "requests are refused: their access tokens are for another URL than the wanted one, which is one of \
+                 public_urls, or where there are none the one that was dialled"
             ),
             _ => {}
         }
     }
 }
 
-impl From<TokenError> for TokenRefusal {
-    fn from(error: TokenError) -> Self {
+impl From<&TokenError> for TokenRefusal {
+    fn from(error: &TokenError) -> Self {
         match error {
             TokenError::Malformed => Self::Malformed,
             TokenError::UnsupportedAlgorithm => Self::Algorithm,
@@ -54,7 +54,7 @@ impl From<TokenError> for TokenRefusal {
             TokenError::Expired => Self::Expired,
             TokenError::NotYetValid => Self::NotYetValid,
             TokenError::BadUser => Self::BadUser,
-            TokenError::WrongAudience => Self::WrongAudience,
+            TokenError::WrongAudience(_) => Self::WrongAudience,
         }
     }
 }

@@ -3,6 +3,7 @@
 use url::Url;
 
 use super::url_parts::{dialled, segments};
+use super::wanted::{Wanted, bases};
 
 /// What the `aud` of a token for the data-plane REST API is compared with.
 #[derive(Debug, Clone, Copy)]
@@ -50,6 +51,15 @@ impl RestAudience<'_> {
         }
         let is_dialled = self.host.and_then(|host| dialled(scheme, host)).is_some_and(|url| same_host(&url));
         is_dialled && are_alike(&named, &asked, self.names_at)
+    }
+}
+
+impl RestAudience<'_> {
+    /// The URLs of this request that are accepted. Their scheme counts for nothing.
+    pub(super) fn wanted(&self) -> Wanted {
+        let dialled = || self.host.and_then(|host| dialled("http", host));
+        let base = |url: Url| url.as_str().trim_end_matches('/').to_owned();
+        Wanted::one_of(bases(self.public_urls, dialled).map(|url| base(url) + self.path))
     }
 }
 
@@ -165,6 +175,20 @@ mod tests {
         assert!(opens(audience, "A%c3%89"), "{audience}");
         for other in ["a%C3%89", "A%C3%A9", "AE%CC%81"] {
             assert!(!opens(audience, other), "{audience} {other}");
+        }
+    }
+
+    #[test]
+    fn what_is_wanted_is_accepted() {
+        let public_urls = &urls(&["https://gw.example/wps/"]);
+        let (host, names_at) = (Some("127.0.0.1:7080"), &[4][..]);
+        for (public_urls, wanted) in [
+            (&[][..], format!("http://127.0.0.1:7080{PATH}")),
+            (public_urls, format!("https://gw.example/wps{PATH}")),
+        ] {
+            let audience = RestAudience { public_urls, host, path: PATH, names_at };
+            assert_eq!(audience.wanted().to_string(), wanted);
+            assert!(audience.accepts(&wanted), "{wanted}");
         }
     }
 

@@ -11,6 +11,15 @@ pub fn dialled(scheme: &str, authority: &str) -> Option<Url> {
     is_plain.then(|| Url::parse(&format!("{scheme}://{authority}/")).ok())?
 }
 
+/// The URL at which clients find a hub: `{base}/client/hubs/{hub}`; none if nothing can stand behind the base.
+pub(super) fn client_endpoint(base: &Url, hub: &str) -> Option<Url> {
+    let mut url = base.clone();
+    url.set_query(None);
+    url.set_fragment(None);
+    url.path_segments_mut().ok()?.pop_if_empty().extend(["client", "hubs", hub]);
+    Some(url)
+}
+
 /// The segments of a path without its first slash, each decoded once, without an empty tail; none for malformed UTF-8.
 pub(super) fn segments(path: &str) -> Option<Vec<String>> {
     let decode = |segment| Some(percent_decode_str(segment).decode_utf8().ok()?.into_owned());

@@ -4,7 +4,31 @@ use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
-use url::Url;
+use url::{Host, Url};
+
+/// One of the places to listen at, as people know it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listener {
+    /// The key of its address.
+    pub key: &'static str,
+    /// The flag that sets the key.
+    pub flag: &'static str,
+}
+
+impl Listener {
+    /// Plain http.
+    pub const HTTP: Self = Self { key: "listen", flag: "--listen" };
+    /// https.
+    pub const HTTPS: Self = Self { key: "tls_listen", flag: "--tls-listen" };
+    /// The operator's own.
+    pub const ADMIN: Self = Self { key: "admin_listen", flag: "--admin-listen" };
+}
+
+/// Whether not both can be listened on, since one takes what the other wants.
+pub(super) fn are_in_conflict(a: SocketAddr, b: SocketAddr) -> bool {
+    let has_all = a.ip().is_unspecified() || b.ip().is_unspecified();
+    a.port() == b.port() && a.port() != 0 && (a.ip() == b.ip() || a.is_ipv4() == b.is_ipv4() && has_all)
+}
 
 /// Why nothing can be listened on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -22,9 +46,14 @@ pub enum BadListenAddress {
 /// Why a text is no public URL.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadPublicUrl {
-    /// A host without `https://`.
-    #[error("{0:?} does not say http or https: write https://{0}")]
-    NoScheme(String),
+    /// A host without a scheme in front.
+    #[error("{text:?} does not say http or https: write {scheme}://{text}")]
+    NoScheme {
+        /// What was written.
+        text: String,
+        /// Which one is likely meant: nobody needs TLS on one machine.
+        scheme: &'static str,
+    },
     /// The URL that clients dial, instead of the one that they are told.
     #[error("a public URL is told with http or https, not with ws or wss, such as https://chat.example.com")]
     OfWebSocket,
@@ -70,8 +99,21 @@ pub fn public_url(text: &str) -> Result<Url, BadPublicUrl> {
     let is_host = !text.is_empty() && !text.contains(['@', ' ']) && !text.contains("//");
     let is_host = is_host && !text.starts_with(['/', '?', '#']);
     match completed {
-        Ok(url) if is_host && url.has_host() => Err(BadPublicUrl::NoScheme(text.to_owned())),
+        Ok(url) if is_host && url.has_host() => {
+            let scheme = if is_loopback(&url) { "http" } else { "https" };
+            Err(BadPublicUrl::NoScheme { text: text.to_owned(), scheme })
+        }
         _ => Err(BadPublicUrl::Malformed),
+    }
+}
+
+/// Whether the host of the URL is this machine, whatever it is connected to.
+pub fn is_loopback(url: &Url) -> bool {
+    match url.host() {
+        Some(Host::Ipv4(ip)) => ip.is_loopback(),
+        Some(Host::Ipv6(ip)) => ip.is_loopback(),
+        Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
+        None => false,
     }
 }
 
@@ -136,15 +178,21 @@ mod tests {
 
     #[test]
     fn a_public_url_without_its_scheme_is_told_what_is_missing() {
-        for host in [
-            "chat.example.com",
-            "chat.example.com:8443",
-            "chat.example.com/wps",
-            "localhost:7080",
-            "[::1]:80",
+        for (host, scheme) in [
+            ("chat.example.com", "https"),
+            ("chat.example.com:8443", "https"),
+            ("chat.example.com/wps", "https"),
+            ("localhost.example.com", "https"),
+            ("192.168.0.1:7080", "https"),
+            ("localhost:7080", "http"),
+            ("LOCALHOST:7080", "http"),
+            ("chat.localhost", "http"),
+            ("127.0.0.1:7080", "http"),
+            ("127.1.2.3", "http"),
+            ("[::1]:80", "http"),
         ] {
             let error = public_url(host).unwrap_err();
-            assert!(error.to_string().contains(&format!("write https://{host}")), "{error}");
+            assert!(error.to_string().ends_with(&format!("write {scheme}://{host}")), "{error}");
         }
         assert_eq!(public_url("wss://chat.example.com"), Err(BadPublicUrl::OfWebSocket));
         for bad in

@@ -1,9 +1,12 @@
 //! What can be wrong, or doubtful, with a configuration. No text here holds a secret.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use oncewire_protocol::wire::NameError;
+
+use super::Listener;
 
 /// Why a configuration was refused. Each message names the key.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +66,9 @@ pub enum ConfigError {
         "tls_cert and tls_self_signed are both set: TLS takes one certificate (--tls-cert or --tls-self-signed)"
     )]
     TwoTlsCertificates,
+    /// Two listeners want the same port.
+    #[error("{}", same_port(.0))]
+    SamePort(Box<[(Listener, SocketAddr); 2]>),
     /// Two sections name the same hub: hubs are told apart without regard to case.
     #[error("hubs.{hub:?} is there twice: hub names are compared without regard to case")]
     HubTwice {
@@ -77,6 +83,13 @@ pub enum ConfigError {
         /// What is wrong with its name.
         error: NameError,
     },
+}
+
+fn same_port([(first, first_address), (second, second_address)]: &[(Listener, SocketAddr); 2]) -> String {
+    format!(
+        "{} ({first_address}) and {} ({second_address}) want the same port: give each one of its own ({} and {})",
+        first.key, second.key, first.flag, second.flag
+    )
 }
 
 fn hint(advice: &Option<String>) -> String {

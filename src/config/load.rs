@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use oncewire_protocol::wire::HubName;
 use url::Url;
 
+use super::addresses::are_in_conflict;
 use super::event_handlers;
 use super::hub::HubOverrides;
 use super::unknown_key::advice;
@@ -137,6 +138,7 @@ impl Config {
             (Some(_), Some(_)) if self.tls_self_signed => return Err(ConfigError::TwoTlsCertificates),
             (None, None) | (Some(_), Some(_)) => {}
         }
+        self.check_listeners()?;
         for hub in self.hubs.keys() {
             HubName::new(hub).map_err(|error| ConfigError::BadHubName { hub: hub.clone(), error })?;
         }
@@ -144,6 +146,17 @@ impl Config {
             if !range.contains(&value) {
                 let (minimum, maximum) = (*range.start(), *range.end());
                 return Err(ConfigError::OutOfRange { key, value, minimum, maximum });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_listeners(&self) -> Result<(), ConfigError> {
+        let there = self.listeners().into_iter().filter_map(|(listener, address)| Some((listener, address?)));
+        let there: Vec<_> = there.collect();
+        for (at, &second) in there.iter().enumerate() {
+            if let Some(&first) = there.iter().take(at).find(|first| are_in_conflict(first.1, second.1)) {
+                return Err(ConfigError::SamePort(Box::new([first, second])));
             }
         }
         Ok(())
@@ -248,9 +261,35 @@ fn refusal(error: &toml::de::Error, key: &str, text: &str) -> ConfigError {
     }
     let message = match key {
         "" | "." => message.to_owned(),
-        key => format!("{key}: {message}"),
+        key => format!("{key}: {}", in_plain_words(key, message)),
     };
     ConfigError::Malformed { line, message }
+}
+
+/// What the reader says of a value of the wrong kind, as somebody says it who does not know how it is read. The value is not
+/// repeated: it may be a secret.
+fn in_plain_words(key: &str, message: &str) -> String {
+    let Some((found, expected)) =
+        message.strip_prefix("invalid ").and_then(|rest| rest.rsplit_once(", expected "))
+    else {
+        return message.to_owned();
+    };
+    let name = key.rsplit('.').next().unwrap_or_default();
+    match expected {
+        "u8" | "u16" | "u32" | "u64" | "usize" if found.starts_with("value: integer") => {
+            "the number is out of range".to_owned()
+        }
+        "u8" | "u16" | "u32" | "u64" | "usize" => {
+            format!("it wants a whole number without quotes: {name} = 1")
+        }
+        "a boolean" => format!("it wants true or false, without quotes: {name} = true"),
+        "a string" | "path string" => format!("it wants a text in quotes: {name} = \"…\""),
+        "a sequence" => format!("it wants a list: {name} = [\"…\"]"),
+        _ if expected.starts_with("struct ") || expected == "a map" => {
+            "it is a section, with keys of its own".to_owned()
+        }
+        _ => message.to_owned(),
+    }
 }
 
 fn fold_names(hubs: BTreeMap<String, HubOverrides>) -> Result<BTreeMap<String, HubOverrides>, ConfigError> {

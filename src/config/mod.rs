@@ -28,7 +28,7 @@ use serde::Deserialize;
 use url::Url;
 
 pub use address_range::{AddressRange, BadAddressRange};
-pub use addresses::{BadListenAddress, BadPublicUrl, listen_address, public_url};
+pub use addresses::{BadListenAddress, BadPublicUrl, Listener, is_loopback, listen_address, public_url};
 pub use error::{ConfigError, ConfigWarning};
 pub use event_handlers::{BadUserEventPattern, EventFailure, EventHandler, SystemEvent, UserEventPattern};
 pub use hub::{HubOverrides, HubSettings};
@@ -212,7 +212,8 @@ pub struct Config {
     /// How many hubs there may be, those without sessions that are still kept included. No default: a session in a new hub
     /// brings it into being. 1 to 1,000,000. At the bound such a session is answered 503, and hubs that exist go on.
     /// Danger without it: whoever has an access key, or a client of an application that lets its users name hubs, can
-    /// fill the disk with hubs.
+    /// fill the disk with hubs, and memory: one with a session takes about 0.45 MiB, two threads and four descriptors beside
+    /// what is in it, which [`Config::message_memory_bytes_max`] does not count.
     pub hubs_max: Option<usize>,
 
     /// How many bytes of memory all sessions together may fill: with messages, one that many sessions share counted once
@@ -422,6 +423,15 @@ impl Config {
     /// Where https is served, if at all.
     pub fn https_address(&self) -> Option<SocketAddr> {
         self.is_tls_on().then_some(self.tls_listen)
+    }
+
+    /// The listeners for http, https and the operator, each with its address, if it is there.
+    pub fn listeners(&self) -> [(Listener, Option<SocketAddr>); 3] {
+        [
+            (Listener::HTTP, self.http_address()),
+            (Listener::HTTPS, self.https_address()),
+            (Listener::ADMIN, self.admin_listen),
+        ]
     }
 
     /// The URL under which this gateway is told to clients: the first public URL; else, given an address that it listens on

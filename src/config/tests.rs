@@ -489,3 +489,30 @@ fn idempotency_has_four_values_and_a_name_from_before() {
     assert!(read("Sends").is_err() && read("").is_err());
     assert_eq!(Config::default().idempotency, Idempotency::Sends);
 }
+
+#[test]
+fn a_value_of_the_wrong_kind_was_told_in_the_words_of_the_reader() {
+    for (text, told) in [
+        (
+            "session_retention_seconds = \"60\"",
+            "line 1: session_retention_seconds: it wants a whole number without quotes",
+        ),
+        (
+            "session_retention_seconds = 1.5",
+            "it wants a whole number without quotes: session_retention_seconds = 1",
+        ),
+        ("hubs_max = -1", "hubs_max: the number is out of range"),
+        ("public_urls = \"http://hidden\"", "public_urls: it wants a list: public_urls = [\"…\"]"),
+        ("trusted_proxies = \"hidden\"", "trusted_proxies = [\"…\"]"),
+        ("tls_cert = 5", "tls_cert: it wants a text in quotes"),
+        ("metrics = \"hidden\"", "metrics: it wants true or false, without quotes"),
+        (
+            "\n[hubs.\"chat\"]\noutbox_messages_max = \"hidden\"",
+            "line 3: hubs.chat.outbox_messages_max: it wants a whole",
+        ),
+    ] {
+        let message = Config::from_toml(text, Overrides::default()).unwrap_err().to_string();
+        assert!(message.contains(told), "{text}: {message}");
+        assert!(!message.contains("hidden") && !message.contains("expected"), "{text}: {message}");
+    }
+}

@@ -29,6 +29,13 @@ const NOT_NEEDED: &[(&str, &str)] = &[
     ("eventListeners", "this version has no event listeners"),
 ];
 
+/// Keys that only hubs have, and where they stand.
+const OF_HUBS: &[(&str, &str)] = &[
+    ("event_handlers", "they belong to a hub: [[hubs.\"name\".event_handlers]]"),
+    ("anonymous", "it belongs to a hub: put it under [hubs.\"name\"]"),
+    ("on_event_failure", "it belongs to a hub: put it under [hubs.\"name\"]"),
+];
+
 /// What the names of the gateway's environment variables begin with.
 const VARIABLE_PREFIX: &str = "ONCEWIRE_";
 
@@ -44,6 +51,10 @@ pub(super) fn advice(unknown: &str, message: &str) -> Option<String> {
     let ours = snake_case(unknown);
     if is_known(&ours) {
         return Some(format!("it is called {ours} here"));
+    }
+    let is_of_hubs = |(key, _): &&(&str, &str)| *key == ours && is_known("hubs");
+    if let Some((_, place)) = OF_HUBS.iter().find(is_of_hubs) {
+        return Some((*place).to_owned());
     }
     let is = |(azure, _): &&(&str, &str)| azure.eq_ignore_ascii_case(unknown) || snake_case(azure) == ours;
     if let Some((_, key)) = FROM_AZURE.iter().find(is) {
@@ -102,6 +113,9 @@ mod tests {
             ("outbox_mesages_max = 5", "did you mean outbox_messages_max?"),
             ("acess_key = \"x\"", "did you mean access_key?"),
             ("[hub.\"chat\"]", "did you mean hubs?"),
+            ("[[event_handlers]]", "they belong to a hub: [[hubs.\"name\".event_handlers]]"),
+            ("[[eventHandlers]]", "they belong to a hub: [[hubs.\"name\".event_handlers]]"),
+            ("anonymous = true", "it belongs to a hub: put it under [hubs.\"name\"]"),
             ("[hubs.\"chat\"]\nanonymus = true", "did you mean anonymous?"),
             (
                 "[[hubs.\"chat\".event_handlers]]\nurl_template = \"http://127.0.0.1:1/\"\nsystem_event = []",

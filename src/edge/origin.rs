@@ -10,7 +10,7 @@ use axum::http::header::{HOST, ORIGIN};
 use url::{Host, Url};
 
 use crate::auth;
-use crate::config::Config;
+use crate::config::{Config, is_loopback};
 
 /// Whether the caller may upgrade, as far as its page is concerned. `has_token` tells whether it proves with a secret that
 /// it may.
@@ -39,15 +39,6 @@ pub(super) fn is_local(headers: &HeaderMap, config: &Config) -> bool {
     };
     let mut origins = headers.get_all(ORIGIN).iter();
     host.is_some_and(|host| is_ours(&host)) && origins.all(|origin| origin.to_str().is_ok_and(is_own_page))
-}
-
-fn is_loopback(url: &Url) -> bool {
-    match url.host() {
-        Some(Host::Domain(name)) => name == "localhost" || name.ends_with(".localhost"),
-        Some(Host::Ipv4(address)) => address.is_loopback(),
-        Some(Host::Ipv6(address)) => address.is_loopback(),
-        None => false,
-    }
 }
 
 fn is_own(origin: &str, headers: &HeaderMap, public_urls: &[Url]) -> bool {

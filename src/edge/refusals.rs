@@ -69,7 +69,7 @@ impl Refusals {
     }
 
     /// Tells of an upgrade that is answered by a status.
-    pub(super) fn tell(&self, refusal: Refusal, asked: &Asked) {
+    pub(super) fn tell(&self, refusal: &Refusal, asked: &Asked) {
         let Asked { hub, peer } = asked;
         let (status, now) = (refusal.status().as_u16(), Instant::now());
         tracing::debug!(hub, peer = peer.map(tracing::field::display), status, reason = %refusal, "upgrade refused");
@@ -147,7 +147,7 @@ fn refusal_text(refusal: RecoveryRefusal) -> &'static str {
     }
 }
 
-fn counted(refusal: Refusal) -> UpgradeRefusal {
+fn counted(refusal: &Refusal) -> UpgradeRefusal {
     match refusal {
         Refusal::NotAnUpgrade => UpgradeRefusal::NotAnUpgrade,
         Refusal::ForeignOrigin => UpgradeRefusal::Origin,

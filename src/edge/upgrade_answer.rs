@@ -62,7 +62,7 @@ enum Outcome {
 async fn respond(shared: Arc<Shared>, path_hub: Option<&str>, request: Request) -> Response {
     let asked = Asked::of(&request, path_hub);
     upgrade(Arc::clone(&shared), path_hub, request, &asked).await.unwrap_or_else(|refusal| {
-        shared.refusals.tell(refusal, &asked);
+        shared.refusals.tell(&refusal, &asked);
         refusal.into_response()
     })
 }

@@ -73,8 +73,9 @@ pub(super) struct Recover {
     pub reconnection_token: String,
 }
 
-/// Why a request is answered by a status instead of an upgrade. The text is the body; it holds nothing of the request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+/// Why a request is answered by a status instead of an upgrade. The text is the body; it holds nothing of the request but,
+/// where a token is for another one, the URL that was dialled.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refusal {
     #[error("this is no WebSocket upgrade of version 13")]
     NotAnUpgrade,
@@ -115,8 +116,8 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
-    pub(super) fn status(self) -> StatusCode {
-        match self {
+    pub(super) fn status(&self) -> StatusCode {
+        match *self {
             Self::NotAnUpgrade
             | Self::BadQuery
             | Self::NoHub

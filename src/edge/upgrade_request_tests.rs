@@ -173,7 +173,8 @@ fn a_token_is_needed_and_has_to_be_good() {
     for wrong_audience in
         [allowed(Some("other"), ""), allowed(Some("chat"), "").header("host", "else.example")]
     {
-        assert_eq!(wrong_audience.refusal(), Some(Refusal::BadToken(TokenError::WrongAudience)));
+        let refusal = wrong_audience.refusal();
+        assert!(matches!(refusal, Some(Refusal::BadToken(TokenError::WrongAudience(_)))), "{refusal:?}");
     }
 }
 

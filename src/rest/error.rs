@@ -73,7 +73,10 @@ impl RestError {
     }
 
     pub(super) fn unsupported_media_type() -> Self {
-        let (status, message) = (StatusCode::UNSUPPORTED_MEDIA_TYPE, "The content type is not supported.");
+        let message = "The content type is not supported. A message is text/plain, application/json or \
+                       application/octet-stream, the groups and the filter of a change are application/json; a charset \
+                       has to be a known one.";
+        let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
         Self::new(status, "Error.UnsupportedMediaType", "Content-Type", message)
     }
 
@@ -131,7 +134,9 @@ impl RestError {
 fn sentence(error: &TokenError) -> String {
     let text = error.to_string();
     let mut letters = text.chars();
-    letters.next().map_or(String::new(), |first| format!("{}{}.", first.to_uppercase(), letters.as_str()))
+    // A full stop would be taken for a part of the URL.
+    let end = if matches!(error, TokenError::WrongAudience(_)) { "" } else { "." };
+    letters.next().map_or(String::new(), |first| format!("{}{}{end}", first.to_uppercase(), letters.as_str()))
 }
 
 impl From<HubUnavailable> for RestError {

@@ -139,7 +139,7 @@ impl Door {
         let version = query.api_version()?;
         let call = found.read()?;
         self.rest.authenticate(&head, &call.names_at).map_err(|error| {
-            self.refusals.tell(error, &call.hub);
+            self.refusals.tell(error.as_ref(), &call.hub);
             RestError::unauthorized(error)
         })?;
         let window_seconds = self.rest.config.hub(call.hub.as_str()).idempotency_window_seconds;

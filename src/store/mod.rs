@@ -254,6 +254,12 @@ pub enum StoreErrorCause {
     /// There is nothing that could be looked at.
     #[error("there is no data directory {0}: it is what --data-dir of a gateway names")]
     NoDirectory(String),
+    /// There is a directory, which no gateway has used.
+    #[error(
+        "{0} is there, but it is no data directory, since no gateway has begun one in it: a data directory is what \
+         --data-dir of a gateway names"
+    )]
+    NoDataInDirectory(String),
     /// A file stands where the data directory should be.
     #[error("the data directory {0} is a file")]
     DirectoryIsFile(String),

@@ -23,20 +23,33 @@ fn a_name_in_place_of_an_address_was_refused() {
 
 #[test]
 fn a_public_url_without_its_scheme_was_called_a_relative_one() {
-    for (host, flag) in [("chat.example.com", "--public-url"), ("chat.example.com:8443", "--public-url")] {
-        let message = refused(&mut oncewire(&["serve", "--access-key", KEY, flag, host]));
-        assert!(message.contains(&format!("write https://{host}")), "{message}");
+    let serve = &["serve", "--access-key", KEY, "--public-url"][..];
+    let token = &["token", "--hub", "chat", "--access-key", KEY, "--endpoint"][..];
+    for command in [serve, token] {
+        for (host, scheme) in [
+            ("chat.example.com", "https"),
+            ("chat.example.com:8443", "https"),
+            ("localhost:7080", "http"),
+            ("127.0.0.1:7080", "http"),
+        ] {
+            let message = refused(&mut oncewire(&[command, &[host]].concat()));
+            assert!(message.contains(&format!("write {scheme}://{host}")), "{message}");
+        }
     }
-    let message = refused(&mut oncewire(&[
-        "token",
-        "--hub",
-        "chat",
-        "--access-key",
-        KEY,
-        "--endpoint",
-        "localhost:7080",
-    ]));
-    assert!(message.contains("write https://localhost:7080"), "{message}");
+}
+
+#[test]
+fn a_bad_name_of_a_hub_was_not_told_which_character_is_not_allowed() {
+    let message = refused(&mut oncewire(&["token", "--hub", "a b", "--access-key", KEY]));
+    assert!(
+        message.contains("--hub: ' ' is not allowed") && message.contains("letters, digits"),
+        "{message}"
+    );
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("oncewire.toml"), "[hubs.\"a-b\"]\n").unwrap();
+    let arguments = ["serve", "--access-key", KEY, "--config", "oncewire.toml"];
+    let message = refused(&mut oncewire_in(directory.path(), &arguments));
+    assert!(message.contains("hubs.\"a-b\": '-' is not allowed"), "{message}");
 }
 
 #[test]
@@ -44,7 +57,11 @@ fn a_missing_data_directory_was_a_missing_lock_and_a_definite_failure() {
     let directory = tempfile::tempdir().unwrap();
     std::fs::create_dir(directory.path().join("empty")).unwrap();
     std::fs::write(directory.path().join("file"), "").unwrap();
-    for place in ["nowhere", "empty", "file"] {
+    for (place, told) in [
+        ("nowhere", "there is no data directory nowhere"),
+        ("empty", "empty is there, but it is no data directory"),
+        ("file", "the data directory file is a file"),
+    ] {
         for command in [
             &["inspect"][..],
             &["verify"],
@@ -55,7 +72,7 @@ fn a_missing_data_directory_was_a_missing_lock_and_a_definite_failure() {
             let arguments = [&["log"], command, &["--data-dir", place]].concat();
             let (code, stdout, stderr) = finish(&mut oncewire_in(directory.path(), &arguments));
             assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
-            assert!(stderr.contains(&format!("there is no data directory {place}")), "{stderr}");
+            assert!(stderr.contains(told), "{stderr}");
             assert!(!stderr.contains("Definite"), "{stderr}");
         }
     }
@@ -165,6 +182,23 @@ fn dev_says_what_plain_http_asks_of_the_javascript_sdk_and_which_process_to_kill
 }
 
 #[test]
+fn dev_promised_that_nothing_is_lost_where_everything_is() {
+    for (arguments, outcome) in [
+        (&[][..], "Nothing is lost, and nothing comes twice:"),
+        (&["--durability", "os"], "Nothing is lost, and nothing comes twice:"),
+        (&["--durability", "memory"], "With --durability memory everything is lost"),
+        (&["--store", "memory"], "With --store memory everything is lost"),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let arguments = [&["dev", "--listen", "127.0.0.1:0"], arguments].concat();
+        let running = Running::start(&mut oncewire_in(directory.path(), &arguments));
+        let line = running.line_with("Meanwhile");
+        assert!(line.contains(outcome), "{arguments:?}: {line}");
+        assert_eq!(line.contains("Nothing is lost"), outcome.starts_with("Nothing"), "{arguments:?}: {line}");
+    }
+}
+
+#[test]
 fn dev_with_tls_says_where_its_certificate_is_and_who_takes_it_how() {
     let directory = tempfile::tempdir().unwrap();
     let arguments = ["dev", "--tls", "--listen", "127.0.0.1:0", "--tls-listen", "127.0.0.1:0"];
@@ -183,4 +217,50 @@ fn dev_with_tls_says_where_its_certificate_is_and_who_takes_it_how() {
     assert!(running.line_with("node ").contains("ws://127.0.0.1:"));
     running.signal("TERM");
     assert_eq!(running.end().0, Some(0));
+}
+
+#[test]
+fn an_address_in_use_is_a_failure_while_running() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let serve = ["serve", "--access-key", KEY, "--store", "memory", "--listen"];
+    let refused_at = |arguments: &[&str], flag: &str| {
+        let (code, stdout, stderr) = finish(&mut oncewire(&[&serve[..], arguments].concat()));
+        assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
+        assert!(stderr.contains(&address) && stderr.contains("another oncewire"), "{stderr}");
+        assert!(stderr.contains(&format!("? {flag} 127.0.0.1:0 takes a free port")), "{stderr}");
+    };
+    refused_at(&[&address], "--listen");
+    refused_at(&["127.0.0.1:0", "--admin-listen", &address], "--admin-listen");
+    refused_at(&["127.0.0.1:0", "--tls-self-signed", "--tls-listen", &address], "--tls-listen");
+}
+
+#[test]
+fn two_listeners_at_one_address_were_told_of_another_oncewire() {
+    let serve = ["serve", "--access-key", KEY, "--listen", "127.0.0.1:7099"];
+    for (arguments, flags) in [
+        (&["--admin-listen", "127.0.0.1:7099"][..], ["--listen", "--admin-listen"]),
+        (&["--admin-listen", "0.0.0.0:7099"], ["--listen", "--admin-listen"]),
+        (&["--tls-self-signed", "--tls-listen", "127.0.0.1:7099"], ["--listen", "--tls-listen"]),
+        (
+            &["--tls-self-signed", "--tls-listen", "[::]:1", "--admin-listen", "[::1]:1"],
+            ["--tls-listen", "--admin-listen"],
+        ),
+    ] {
+        let message = refused(&mut oncewire(&[&serve[..], arguments].concat()));
+        assert!(message.contains("want the same port"), "{message}");
+        assert!(flags.iter().all(|flag| message.contains(flag)), "{flags:?}: {message}");
+    }
+    let arguments = ["dev", "--tls", "--listen", "127.0.0.1:7099", "--tls-listen", "127.0.0.1:7099"];
+    assert!(refused(&mut oncewire(&arguments)).contains("--tls-listen"));
+}
+
+#[test]
+fn a_data_directory_that_cannot_be_made_was_only_an_error_of_the_system() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("file"), "").unwrap();
+    let arguments = ["dev", "--listen", "127.0.0.1:0", "--data-dir", "file/data"];
+    let (code, stdout, stderr) = finish(&mut oncewire_in(directory.path(), &arguments));
+    assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
+    assert!(stderr.contains("the data directory can't be created: file/data: "), "{stderr}");
 }

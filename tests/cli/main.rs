@@ -246,15 +246,6 @@ fn wrong_usage_exits_2() {
 }
 
 #[test]
-fn an_address_in_use_is_a_failure_while_running() {
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = taken.local_addr().unwrap().to_string();
-    let (code, stdout, stderr) = finish(&mut oncewire(&["serve", "--access-key", KEY, "--listen", &address]));
-    assert_eq!((code, stdout.as_str()), (1, ""), "{stderr}");
-    assert!(stderr.contains(&address) && stderr.contains("another oncewire"), "{stderr}");
-}
-
-#[test]
 fn serve_prints_where_it_listens_answers_health_and_ends_well_at_a_signal() {
     for signal in ["TERM", "INT"] {
         let running =

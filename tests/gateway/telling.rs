@@ -312,10 +312,10 @@ async fn requests_under_another_access_key_are_one_warning_at_each_door_and_hear
     }
     let elsewhere = Token::bare().sign(&format!("http://{address}/api/hubs/other/:send"));
     let answer = send(address, &format!("Bearer {elsewhere}")).await;
-    assert_eq!(
-        (answer.status, &answer.json()["message"]),
-        (401, &json!("The access token is for another audience: its aud names another URL."))
-    );
+    let wanted = format!("http://{address}/api/hubs/chat/:send");
+    let message =
+        format!("The access token is for another audience: its aud names another URL; wanted: {wanted}");
+    assert_eq!((answer.status, &answer.json()["message"]), (401, &json!(message)));
     let expired = Token::bare().claim("exp", json!(1)).sign(&format!("http://{address}/api/hubs/chat/:send"));
     let answer = send(address, &format!("Bearer {expired}")).await;
     assert_eq!((answer.status, &answer.json()["message"]), (401, &json!("The access token has expired.")));
@@ -333,7 +333,10 @@ async fn requests_under_another_access_key_are_one_warning_at_each_door_and_hear
     let warnings = lines.all("WARN", "requests are refused: their access tokens are signed");
     let doors: Vec<_> = warnings.iter().map(|warning| warning["door"].as_str().unwrap()).collect();
     assert_eq!(doors, ["clients", "the REST API"]);
-    lines.one("WARN", "requests are refused: their access tokens are for another URL");
+    assert_eq!(
+        lines.one("WARN", "requests are refused: their access tokens are for another URL")["wanted"],
+        wanted
+    );
     let refused = lines.all("DEBUG", "upgrade refused");
     assert_eq!(refused.len(), 3);
     assert!(refused[0]["reason"].as_str().unwrap().contains("not signed with this gateway's access key"));

@@ -15,8 +15,13 @@ pub enum NameError {
     #[error("the name is too long")]
     TooLong,
     /// A character that its kind does not allow.
-    #[error("the name holds a character that is not allowed")]
-    BadCharacter,
+    #[error("{character:?} is not allowed where it stands: the name has to be {allowed}")]
+    BadCharacter {
+        /// The first one.
+        character: char,
+        /// What the name may be, in words.
+        allowed: &'static str,
+    },
 }
 
 #[cfg(test)]
@@ -99,7 +104,8 @@ impl GroupName {
 impl EventName {
     /// Checks an event's name.
     pub fn new(name: &str) -> Result<Self, NameError> {
-        checked(name, EVENT_NAME_CHARS_MAX, "_.-")?;
+        let allowed = "a letter (A to Z, a to z), then letters, digits, and _ . -";
+        checked(name, EVENT_NAME_CHARS_MAX, "_.-", allowed)?;
         Ok(Self(name.into()))
     }
 
@@ -112,7 +118,8 @@ impl EventName {
 impl HubName {
     /// Checks a hub's name and folds it to lower case.
     pub fn new(name: &str) -> Result<Self, NameError> {
-        checked(name, HUB_NAME_CHARS_MAX, "_`,.[]")?;
+        let allowed = "a letter (A to Z, a to z), then letters, digits, and _ ` , . [ ]";
+        checked(name, HUB_NAME_CHARS_MAX, "_`,.[]", allowed)?;
         Ok(Self(name.to_ascii_lowercase().into()))
     }
 }
@@ -131,7 +138,8 @@ impl UserId {
     }
 }
 
-fn checked(name: &str, chars_max: usize, signs: &str) -> Result<(), NameError> {
+/// `allowed` says in words what is checked.
+fn checked(name: &str, chars_max: usize, signs: &str, allowed: &'static str) -> Result<(), NameError> {
     let Some(first) = name.chars().next() else {
         return Err(NameError::Blank);
     };
@@ -141,11 +149,9 @@ fn checked(name: &str, chars_max: usize, signs: &str) -> Result<(), NameError> {
     if name.len() > chars_max {
         return Err(NameError::TooLong);
     }
-    let allowed = |c: char| c.is_ascii_alphanumeric() || signs.contains(c);
-    if !first.is_ascii_alphabetic() || !name.chars().all(allowed) {
-        return Err(NameError::BadCharacter);
-    }
-    Ok(())
+    let is_bad = |c: &char| !c.is_ascii_alphanumeric() && !signs.contains(*c);
+    let bad = if first.is_ascii_alphabetic() { name.chars().find(is_bad) } else { Some(first) };
+    bad.map_or(Ok(()), |character| Err(NameError::BadCharacter { character, allowed }))
 }
 
 #[cfg(test)]
@@ -172,13 +178,20 @@ mod tests {
     #[test]
     fn event_and_hub_names_hold_their_alphabets_and_lengths() {
         assert!(EventName::new("Order.placed-2_x").is_ok());
-        for bad in ["1st", "_a", "a b", "a/b", "é"] {
-            assert_eq!(EventName::new(bad), Err(NameError::BadCharacter), "{bad}");
+        let bad_character = |error| match error {
+            NameError::BadCharacter { character, .. } => character,
+            error => panic!("{error}"),
+        };
+        for (bad, character) in [("1st", '1'), ("_a", '_'), ("a b", ' '), ("a/b-", '/'), ("é", 'é')] {
+            assert_eq!(EventName::new(bad).map_err(bad_character), Err(character), "{bad}");
         }
+        for (bad, character) in [("a-b", '-'), ("a\nb", '\n'), ("[a]", '[')] {
+            assert_eq!(HubName::new(bad).map_err(bad_character), Err(character), "{bad}");
+        }
+        assert!(HubName::new("a\nb").unwrap_err().to_string().starts_with("'\\n' is not allowed"));
         assert!(EventName::new(&"a".repeat(EVENT_NAME_CHARS_MAX)).is_ok());
         assert_eq!(EventName::new(&"a".repeat(EVENT_NAME_CHARS_MAX + 1)), Err(NameError::TooLong));
         assert_eq!(HubName::new("Chat[1],`x`.y").map(|hub| hub.to_string()), Ok("chat[1],`x`.y".to_owned()));
-        assert_eq!(HubName::new("a-b"), Err(NameError::BadCharacter));
         assert_eq!(HubName::new(""), Err(NameError::Blank));
     }
 }

@@ -171,12 +171,16 @@ fn times_must_be_numbers() {
     }
 }
 
+fn wrong_audience() -> Result<ClientClaims, TokenError> {
+    Err(TokenError::WrongAudience(Wanted::one_of(std::iter::once(AUDIENCE.to_owned()))))
+}
+
 #[test]
 fn aud_is_required_and_may_be_a_list() {
-    assert_eq!(verify_claims(json!({"aud": null})), Err(TokenError::WrongAudience));
-    assert_eq!(verify_claims(json!({"aud": []})), Err(TokenError::WrongAudience));
+    assert_eq!(verify_claims(json!({"aud": null})), wrong_audience());
+    assert_eq!(verify_claims(json!({"aud": []})), wrong_audience());
     assert!(verify_claims(json!({"aud": ["https://elsewhere.example", AUDIENCE]})).is_ok());
-    assert_eq!(verify_claims(json!({"aud": ["https://elsewhere.example"]})), Err(TokenError::WrongAudience));
+    assert_eq!(verify_claims(json!({"aud": ["https://elsewhere.example"]})), wrong_audience());
     assert_eq!(verify_claims(json!({"aud": 7})), Err(TokenError::Malformed));
 }
 
@@ -189,7 +193,7 @@ fn aud_must_name_this_endpoint_and_hub() {
         "ftp://gw.example:8080/client/hubs/chat",
         "https://webpubsub.azure.com",
     ] {
-        assert_eq!(verify_claims(json!({"aud": wrong})), Err(TokenError::WrongAudience), "{wrong}");
+        assert_eq!(verify_claims(json!({"aud": wrong})), wrong_audience(), "{wrong}");
     }
     for right in ["http://GW.example:8080/client/hubs/CHAT/?x=1", "ws://gw.example:8080/client/hubs/chat"] {
         assert!(verify_claims(json!({"aud": right})).is_ok(), "{right}");

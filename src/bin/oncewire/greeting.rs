@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use oncewire::auth::ClientGrant;
-use oncewire::config::{Config, Scheme, Secret, Store};
+use oncewire::config::{Config, Durability, Scheme, Secret, Store};
 use oncewire::edge::SELF_SIGNED_CERTIFICATE_FILE;
 use oncewire::engine;
 use url::Url;
@@ -63,12 +63,26 @@ pub fn development(
         "\nTry it with Node 20.10 or later: it publishes a number twice a second, and says what comes back.\n\n\
          node --experimental-websocket -e '{program}'\n"
     );
+    let outcome = outcome_of_a_kill(config.store, config.hub(HUB).durability);
     let _ = write!(
         greeting,
-        "\nMeanwhile, in another terminal, kill the process that serves, which is then started again. Nothing is lost, \
-         and nothing comes twice:\n\nkill -9 {to_kill}\n"
+        "\nMeanwhile, in another terminal, kill the process that serves, which is then started again. {outcome}:\n\n\
+         kill -9 {to_kill}\n"
     );
     Ok(greeting)
+}
+
+/// What becomes of sessions and messages when the process is killed.
+fn outcome_of_a_kill(store: Store, durability: Durability) -> &'static str {
+    match (store, durability) {
+        (Store::Memory, _) => {
+            "With --store memory everything is lost with it, sessions and messages: clients get new sessions"
+        }
+        (Store::Disk, Durability::Memory) => {
+            "With --durability memory everything is lost with it, sessions and messages: clients get new sessions"
+        }
+        (Store::Disk, Durability::Os | Durability::Sync) => "Nothing is lost, and nothing comes twice",
+    }
 }
 
 /// The file with the certificate that clients have to trust, if there is one.

@@ -52,7 +52,12 @@ impl DataDirectory {
             io::ErrorKind::AlreadyExists => {
                 definite(StoreErrorCause::DirectoryIsFile(path.display().to_string()))
             }
-            _ => wrong(error),
+            _ => definite(match io_cause(path, &error) {
+                StoreErrorCause::Io(what) => {
+                    StoreErrorCause::Io(format!("the data directory can't be created: {what}"))
+                }
+                cause => cause,
+            }),
         })?;
         let mut options = OpenOptions::new();
         let lock_path = path.join(LOCK_FILE);
@@ -79,7 +84,12 @@ impl DataDirectory {
         let file = File::open(&lock_path).map_err(|error| match error.kind() {
             // Each start makes the file first of all.
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
-                definite(StoreErrorCause::NoDirectory(path.display().to_string()))
+                let place = path.display().to_string();
+                definite(match fs::metadata(path) {
+                    Ok(there) if there.is_dir() => StoreErrorCause::NoDataInDirectory(place),
+                    Ok(_) => StoreErrorCause::DirectoryIsFile(place),
+                    Err(_) => StoreErrorCause::NoDirectory(place),
+                })
             }
             _ => definite(io_cause(&lock_path, &error)),
         })?;

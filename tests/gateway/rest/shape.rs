@@ -53,6 +53,16 @@ async fn a_route_that_is_none_is_404_and_another_method_405() {
 }
 
 #[tokio::test]
+async fn a_content_type_that_is_refused_was_not_told_which_ones_are_good() {
+    let gateway = Gateway::start().await;
+    let ask = signed(&gateway, "POST", "/api/hubs/chat/:send").header("content-type", "text/html");
+    let message = ask.header("content-length", "0").send().await.json()["message"].to_string();
+    for good in ["text/plain", "application/json", "application/octet-stream"] {
+        assert!(message.contains(good), "{message}");
+    }
+}
+
+#[tokio::test]
 async fn every_refusal_has_a_flat_body_with_the_code_of_its_header() {
     let gateway = Gateway::start().await;
     let refusals = [

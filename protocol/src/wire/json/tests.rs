@@ -83,7 +83,7 @@ fn errors_name_what_is_wrong() {
         (r#"{"type":"joinGroup"}"#, Property("group")),
         (r#"{"type":"joinGroup","group":" "}"#, Name(NameError::Blank)),
         (r#"{"type":"joinGroup","group":"a","ackId":"1"}"#, Property("ackId")),
-        (r#"{"type":"event","event":"1st","data":1}"#, Name(NameError::BadCharacter)),
+        (r#"{"type":"event","event":"1st","data":1}"#, Name(EventName::new("1st").unwrap_err())),
         (r#"{"type":"event","event":"e"}"#, Property("data")),
         (r#"{"type":"event","event":"e","data":null}"#, Property("data")),
         (r#"{"type":"event","event":"e","dataType":"xml","data":1}"#, Property("dataType")),

@@ -34,7 +34,7 @@ fn errors_name_what_is_wrong() {
         (b"", DecodeError::UnknownType),
         (b"\x62\x00", DecodeError::UnknownType),
         (b"\x32\x00", DecodeError::Name(NameError::Blank)),
-        (b"\x2a\x07\x0a\x011\x12\x02\x0a\x00", DecodeError::Name(NameError::BadCharacter)),
+        (b"\x2a\x07\x0a\x011\x12\x02\x0a\x00", DecodeError::Name(EventName::new("1").unwrap_err())),
         (b"\x0a\x03\x0a\x01g", DecodeError::Property("data")),
         (b"\x0a\x0a\x0a\x01g\x1a\x02\x0a\x00\x28\xad\x02", DecodeError::Property("ttl_seconds")),
     ] {

@@ -3,7 +3,7 @@
  */
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
-import { copyFile, mkdir, readFile } from "node:fs/promises";
+import { copyFile, mkdir, readFile, rm } from "node:fs/promises";
 import path from "node:path";
 import { test } from "node:test";
 import { promisify } from "node:util";
@@ -45,17 +45,29 @@ const CLIENTS = {
   Python: () => block("sh", "python client.py", "token --hub"),
 };
 
+/** What a client has printed; that of Python in the order of the sequence ids that it prints first. */
+function printed(language, { lines }) {
+  if (language !== "Python") return lines;
+  const parts = lines.map((line) => /^(\d+) (.*)$/.exec(line));
+  return parts.sort(([, a], [, b]) => Number(a) - Number(b)).map(([, , text]) => text);
+}
+
+/** What it has said of itself: the SDK of Python says more on standard error. */
+function said({ errors }) {
+  return errors.filter((line) => /^(a new session|not sent)/.test(line));
+}
+
 for (const [language, command] of Object.entries(CLIENTS)) {
   test(`what is typed into the ${language} client comes back once, also while the gateway is killed`, async (t) => {
     const reader = await withPrograms(t);
     const gateway = await dev(reader);
     const client = reader.run(command(), { env: KEY_OF_DEV });
     client.child.stdin.write("first\n");
-    await client.printed(/^lobby first$/);
+    await client.printed(/^(\d+ )?lobby first$/);
     client.child.stdin.write(LINES.map((line) => `${line}\n`).join(""));
-    await client.printed(/^lobby line 3$/);
+    await client.printed(/^(\d+ )?lobby line 3$/);
     await reader.runPrinted(gateway.kill).done();
-    await client.printed(/^lobby line 39$/);
+    await client.printed(/^(\d+ )?lobby line 39$/);
     for (const server of [block("sh", "node server.mjs"), block("sh", "python server.py", "Endpoint=http")]) {
       assert.match((await reader.run(server).done()).join(), /^ws:\/\/127\.0\.0\.1:\d+\/client\/hubs\/chat\?access_token=/);
     }
@@ -63,9 +75,47 @@ for (const [language, command] of Object.entries(CLIENTS)) {
     client.child.stdin.end();
     assert.equal(await within("the client's end", client.ended), 0, client.errors.join("\n"));
     const expected = ["first", ...LINES, "hello from the server", "hello from the server"].map((text) => `lobby ${text}`);
-    // The synchronous Python client calls back in threads.
-    if (language === "Python") [client.lines, expected].forEach((lines) => lines.sort());
-    assert.deepEqual(client.lines, expected);
+    assert.deepEqual(printed(language, client), expected);
+    assert.deepEqual(said(client), [], "all of it was one session");
+  });
+
+  test(`the ${language} client says that its session is a new one, and goes on in it`, async (t) => {
+    const reader = await withPrograms(t);
+    const gateway = await dev(reader);
+    const client = reader.run(command(), { env: KEY_OF_DEV });
+    client.child.stdin.write("first\n");
+    await client.printed(/^(\d+ )?lobby first$/);
+    gateway.stop();
+    await within("its end", gateway.ended);
+    await rm(path.join(reader.folder, "data"), { recursive: true });
+    await dev(reader);
+    await until("the new session", () => said(client).length > 0);
+    client.child.stdin.write("second\n");
+    await client.printed(/^(\d+ )?lobby second$/);
+    assert.deepEqual(said(client), ["a new session: what was published while there was none is missing"]);
+  });
+
+  test(`the ${language} client refuses a line that would end its session again and again, and sends the longest good one`, async (t) => {
+    const reader = await withPrograms(t);
+    await dev(reader);
+    const client = reader.run(command(), { env: KEY_OF_DEV });
+    const longest = "x".repeat(2 ** 20 - 2 ** 12 - 2);
+    client.child.stdin.write(`${longest}y\n${longest}\nafter\n`);
+    await client.printed(/^(\d+ )?lobby after$/);
+    assert.deepEqual(said(client), ["not sent: 1044481 bytes of JSON, at most 1044480 can be"]);
+    assert.deepEqual(printed(language, client), [`lobby ${longest}`, "lobby after"]);
+  });
+
+  test(`the ${language} client ends with its input, also while the gateway is away`, async (t) => {
+    const reader = await withPrograms(t);
+    const gateway = await dev(reader);
+    const client = reader.run(command(), { env: KEY_OF_DEV });
+    client.child.stdin.write("first\n");
+    await client.printed(/^(\d+ )?lobby first$/);
+    gateway.stop();
+    await within("its end", gateway.ended);
+    client.child.stdin.end();
+    assert.equal(await within("the client's end", client.ended), 0, client.errors.join("\n"));
   });
 }
 
