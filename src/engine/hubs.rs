@@ -30,6 +30,10 @@ use super::counts::LiveCounts;
 use super::{Engine, HubHandle, HubUnavailable, Request};
 use crate::store::StoreError;
 
+/// What can be done about a hub whose start can't succeed.
+const DAMAGED_HUB_ADVICE: &str = "look at it with `oncewire log verify`, put a copy of it back, or give up what is in it with \
+                                  `oncewire log new-epoch` or `oncewire log remove`";
+
 /// How often hubs are looked at that may be closed or removed.
 const ROUND: Duration = Duration::from_secs(15);
 /// How many of them are closed or removed in one round; the others have their turn in the next.
@@ -518,7 +522,8 @@ impl Entry {
     /// Takes note of why it could not be started, and says so once.
     fn note_failure(&mut self, hub: &HubName, error: &HubUnavailable) {
         if self.failure.replace(error.clone()).is_none() {
-            tracing::error!(%hub, %error, "a hub can't be started: its clients are answered 503");
+            let advice = if error.is_lasting() { DAMAGED_HUB_ADVICE } else { "it is tried again" };
+            tracing::error!(%hub, %error, "a hub can't be started, and its clients are answered 503: {advice}");
         } else {
             tracing::debug!(%hub, %error, "a hub still can't be started");
         }
