@@ -212,13 +212,15 @@ pub struct Config {
     /// How many hubs there may be, those without sessions that are still kept included. No default: a session in a new hub
     /// brings it into being. 1 to 1,000,000. At the bound such a session is answered 503, and hubs that exist go on.
     /// Danger without it: whoever has an access key, or a client of an application that lets its users name hubs, can
-    /// fill the disk with hubs, and memory: one with a session takes about 0.45 MiB, two threads and four descriptors beside
-    /// what is in it, which [`Config::message_memory_bytes_max`] does not count.
+    /// fill the disk with hubs, and memory: one with a session takes about 0.45 MiB, four descriptors, and two threads while
+    /// it is written to, beside what is in it, which [`Config::message_memory_bytes_max`] does not count.
     pub hubs_max: Option<usize>,
 
     /// How many bytes of memory all sessions together may fill: with messages, one that many sessions share counted once
     /// in each shard; with the places for them; with requests that wait; and with what they keep as long as they live, their
-    /// groups, permissions and executed ack ids. Default 512 MiB, 1 byte to 1 TiB. Danger: above this new sessions
+    /// groups, permissions and executed ack ids. Beside it events of event handlers that are under way may take an eighth of it
+    /// (at least 4 MiB), their answers a quarter (at least 64 MiB), and `disconnected` events that nobody takes a quarter.
+    /// Default 512 MiB, 1 byte to 1 TiB. Danger: above this new sessions
     /// are answered 503, and the sessions that hold most are ended to free memory. What lives as long as its session
     /// leaves half of it to the rest; while a hub at rest holds most of it, the others may take as much again.
     pub message_memory_bytes_max: u64,
