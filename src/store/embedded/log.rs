@@ -134,7 +134,11 @@ impl EmbeddedLog {
             let orders = Arc::clone(&orders);
             Box::new(move || orders.trim_again())
         };
-        queue.begin(Committer::new(Arc::clone(&segments), rolled))?;
+        if let Err(error) = queue.begin(Committer::new(Arc::clone(&segments), rolled)) {
+            // Or its files would stay open, and the next start could not have them.
+            orders.close();
+            return Err(error);
+        }
         let log = Self {
             queue,
             segments,
