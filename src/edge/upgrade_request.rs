@@ -99,9 +99,9 @@ pub(super) enum Refusal {
     BadMode,
     #[error("the application refused the connection")]
     ByHandler(u16),
-    #[error("the application could not be asked about the connection")]
+    #[error("the application could not be asked about the connection, or its answer can't be used")]
     HandlerFailed,
-    #[error("the application could not be asked about the connection")]
+    #[error("the application could not be asked about the connection, or its answer can't be used")]
     HandlerFailedWith(u16),
     #[error("the application is busy")]
     HandlerBusy,

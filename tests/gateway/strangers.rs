@@ -86,6 +86,30 @@ async fn connections_without_a_token_take_no_descriptor_from_the_log() {
 }
 
 #[tokio::test]
+async fn a_limit_on_the_size_of_files_ended_the_process() {
+    let data = tempfile::tempdir().unwrap();
+    let arguments = ["--data-dir", data.path().to_str().unwrap(), "--durability", "os"];
+    let served = Served::start_with_small_files(8 * 1024, "disk", &arguments).await;
+    let mut publisher = served.reliable("publisher").await.unwrap();
+    let mut subscriber = Connector::new(served.address)
+        .token(&Token::user("s").group("g"))
+        .offer(RELIABLE)
+        .open()
+        .await
+        .unwrap();
+    subscriber.read_connected().await;
+    // Five times what a file may hold: the log goes on in another one.
+    let text = "x".repeat(500_000);
+    for ack_id in 1..=80 {
+        publisher.done(publish("g", ack_id, &text)).await;
+        let message = subscriber.read().await;
+        assert_eq!(message["data"].as_str().map(str::len), Some(text.len()));
+        subscriber.send(sequence_ack(message["sequenceId"].as_u64().unwrap())).await;
+    }
+    served.stop().await;
+}
+
+#[tokio::test]
 async fn in_the_last_descriptors_only_recoveries_are_let_in() {
     let served = Served::start(Some(128), &[]).await;
     let waiting = served.reliable("waiting").await.unwrap();

@@ -72,3 +72,29 @@ async fn closing_nobody_is_done_at_once() {
         expect(&gateway, "DELETE", "connections/none", 204).await;
     }
 }
+
+#[tokio::test]
+async fn many_sessions_are_closed_by_one_request_and_each_client_is_told() {
+    const SESSIONS: usize = 3_000;
+    let gateway = Gateway::sharded().await;
+    let token = Token::bare().group("g");
+    let mut detached = Vec::new();
+    for _ in 0..SESSIONS {
+        let session = gateway.session(RELIABLE, &token).await;
+        detached.push(session.identity());
+        session.cut();
+    }
+    let mut attached = gateway.session(RELIABLE, &token).await;
+    let mut spared = gateway.session(RELIABLE, &token).await;
+    let path = format!("groups/g/:closeConnections?excluded={}", id_of(&spared));
+    expect(&gateway, "POST", &path, 204).await;
+    // Answered when all of it is done: nobody is a member any more.
+    send_text(&gateway, "groups/g/:send", "late").await;
+    attached.expect(disconnected("")).await;
+    attached.expect_close_reason(1000).await;
+    for identity in detached.iter().step_by(100) {
+        let recovery = Connector::new(gateway.address()).recover(identity).offer(RELIABLE);
+        recovery.open().await.unwrap().expect_close_reason(1008).await;
+    }
+    assert_eq!(spared.read().await["data"], "late");
+}

@@ -28,6 +28,16 @@ impl Served {
     /// The same with another store.
     pub async fn start_on(descriptors_max: Option<u32>, store: &str, arguments: &[&str]) -> Self {
         let limit = descriptors_max.map_or(String::new(), |max| format!("ulimit -n {max} && "));
+        Self::start_limited(&limit, store, arguments).await
+    }
+
+    /// The same where no file may be larger than so many KiB.
+    pub async fn start_with_small_files(file_kib_max: u32, store: &str, arguments: &[&str]) -> Self {
+        // In blocks of 512 bytes.
+        Self::start_limited(&format!("ulimit -f {} && ", 2 * file_kib_max), store, arguments).await
+    }
+
+    async fn start_limited(limit: &str, store: &str, arguments: &[&str]) -> Self {
         let mut child = Command::new("sh")
             .args(["-c", &format!("{limit}exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_oncewire"), "serve"])
             .args(["--listen", "127.0.0.1:0", "--store", store])
