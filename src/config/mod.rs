@@ -219,7 +219,7 @@ pub struct Config {
     /// How many bytes of memory all sessions together may fill: with messages, one that many sessions share counted once
     /// in each shard; with the places for them; with requests that wait; and with what they keep as long as they live, their
     /// groups, permissions and executed ack ids. Beside it events of event handlers that are under way may take an eighth of it
-    /// (at least 4 MiB), their answers a quarter (at least 64 MiB), and `disconnected` events that nobody takes a quarter.
+    /// (at least 4 MiB), their answers a quarter (at least 64 MiB), and `disconnected` events that nobody takes a quarter (at least 4 MiB).
     /// Default 512 MiB, 1 byte to 1 TiB. Danger: above this new sessions
     /// are answered 503, and the sessions that hold most are ended to free memory. What lives as long as its session
     /// leaves half of it to the rest; while a hub at rest holds most of it, the others may take as much again.

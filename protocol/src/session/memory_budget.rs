@@ -15,6 +15,8 @@ const HALF_MESSAGES_SHARE: usize = 4;
 /// The part of the budget that sessions may take which are over and of which the application is still to be told, as a
 /// divisor: it is not told of further ones.
 const UNTOLD_SHARE: usize = 4;
+/// The least that they may take, in bytes.
+const UNTOLD_BYTES_MIN: usize = 4 * 1024 * 1024;
 
 /// See the module. Shared by all hubs of a process; each shard charges its own part of it.
 #[derive(Debug)]
@@ -79,7 +81,10 @@ impl MemoryBudget {
     pub fn has_room_for_untold(&self) -> bool {
         match &self.whole {
             Some(whole) => whole.has_room_for_untold(),
-            None => self.untold_bytes.load(Ordering::Relaxed) < self.bytes_max / UNTOLD_SHARE,
+            None => {
+                let bytes_max = (self.bytes_max / UNTOLD_SHARE).max(UNTOLD_BYTES_MIN);
+                self.untold_bytes.load(Ordering::Relaxed) < bytes_max
+            }
         }
     }
 

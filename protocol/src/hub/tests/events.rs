@@ -347,7 +347,7 @@ fn beyond_the_bound_an_end_is_not_told() {
 
 #[test]
 fn ends_that_nobody_took_were_kept_whatever_they_held() {
-    const BUDGET_BYTES: usize = 1_000_000;
+    const BUDGET_BYTES: usize = 20_000_000;
     let mut world = World::with(settings(), BUDGET_BYTES);
     world.takes_disconnected = true;
     world.handle(Input::TakesDisconnected(true));
@@ -359,11 +359,8 @@ fn ends_that_nobody_took_were_kept_whatever_they_held() {
         world.settle();
         ended += 1;
     }
-    assert_eq!(
-        (world.shard.untold(), ended),
-        (9, 9),
-        "a quarter of the budget, and no more than one beyond it"
-    );
+    assert_eq!(world.shard.untold(), ended);
+    assert!((160..=167).contains(&ended), "{ended}: a quarter of the budget, and one beyond it");
     let client = world.open_with(opening_on("last", Subprotocol::JsonReliable, &user));
     world.close(&client, SocketEnd::ClosedForGood);
     world.settle();
