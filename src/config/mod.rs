@@ -212,8 +212,8 @@ pub struct Config {
     /// How many hubs there may be, those without sessions that are still kept included. No default: a session in a new hub
     /// brings it into being. 1 to 1,000,000. At the bound such a session is answered 503, and hubs that exist go on.
     /// Danger without it: whoever has an access key, or a client of an application that lets its users name hubs, can
-    /// fill the disk with hubs, and memory: one with a session takes about 0.45 MiB, four descriptors, and two threads while
-    /// it is written to, beside what is in it, which [`Config::message_memory_bytes_max`] does not count.
+    /// fill the disk with hubs, and memory: one that is open takes about 0.3 MiB and four descriptors, and 0.45 MiB and two threads
+    /// while it is written to, beside what is in it, which [`Config::message_memory_bytes_max`] does not count.
     pub hubs_max: Option<usize>,
 
     /// How many bytes of memory all sessions together may fill: with messages, one that many sessions share counted once
