@@ -52,9 +52,7 @@ impl RestAudience<'_> {
         let is_dialled = self.host.and_then(|host| dialled(scheme, host)).is_some_and(|url| same_host(&url));
         is_dialled && are_alike(&named, &asked, self.names_at)
     }
-}
 
-impl RestAudience<'_> {
     /// The URLs of this request that are accepted. Their scheme counts for nothing.
     pub(super) fn wanted(&self) -> Wanted {
         let dialled = || self.host.and_then(|host| dialled("http", host));

@@ -61,14 +61,13 @@ impl EventMemory {
 
     /// Room for an answer that is about to come.
     pub(super) fn answer(&self) -> AnswerRoom {
-        AnswerRoom { memory: Arc::clone(&self.answers), units: 0, taken: None }
+        AnswerRoom { memory: Arc::clone(&self.answers), taken: None }
     }
 }
 
 /// Room that an answer takes until this is dropped.
 pub(super) struct AnswerRoom {
     memory: Arc<Semaphore>,
-    units: u32,
     taken: Option<OwnedSemaphorePermit>,
 }
 
@@ -82,10 +81,10 @@ impl AnswerRoom {
             return Ok(());
         }
         // What grows piece by piece has twice the room that it needs.
-        let units = units_of(bytes.saturating_mul(2)).max(self.units);
-        let more = units - self.units;
+        let units = units_of(bytes.saturating_mul(2));
+        let taken = self.taken.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let more = units.saturating_sub(u32::try_from(taken).unwrap_or(u32::MAX));
         let more = Arc::clone(&self.memory).try_acquire_many_owned(more).map_err(|_| NoRoom)?;
-        self.units = units;
         match &mut self.taken {
             Some(taken) => taken.merge(more),
             None => self.taken = Some(more),

@@ -40,6 +40,18 @@ async function withPrograms(t) {
   return reader;
 }
 
+/** A client that has published a first message, and whose gateway is gone. */
+async function withClientAlone(t, command) {
+  const reader = await withPrograms(t);
+  const gateway = await dev(reader);
+  const client = reader.run(command, { env: KEY_OF_DEV });
+  client.child.stdin.write("first\n");
+  await client.printed(/^(\d+ )?lobby first$/);
+  gateway.stop();
+  await within("its end", gateway.ended);
+  return { reader, client };
+}
+
 const CLIENTS = {
   JavaScript: () => block("sh", "node client.mjs", "token --hub"),
   Python: () => block("sh", "python client.py", "token --hub"),
@@ -80,13 +92,7 @@ for (const [language, command] of Object.entries(CLIENTS)) {
   });
 
   test(`the ${language} client says that its session is a new one, and goes on in it`, async (t) => {
-    const reader = await withPrograms(t);
-    const gateway = await dev(reader);
-    const client = reader.run(command(), { env: KEY_OF_DEV });
-    client.child.stdin.write("first\n");
-    await client.printed(/^(\d+ )?lobby first$/);
-    gateway.stop();
-    await within("its end", gateway.ended);
+    const { reader, client } = await withClientAlone(t, command());
     await rm(path.join(reader.folder, "data"), { recursive: true });
     await dev(reader);
     await until("the new session", () => said(client).length > 0);
@@ -107,13 +113,7 @@ for (const [language, command] of Object.entries(CLIENTS)) {
   });
 
   test(`the ${language} client ends with its input, also while the gateway is away`, async (t) => {
-    const reader = await withPrograms(t);
-    const gateway = await dev(reader);
-    const client = reader.run(command(), { env: KEY_OF_DEV });
-    client.child.stdin.write("first\n");
-    await client.printed(/^(\d+ )?lobby first$/);
-    gateway.stop();
-    await within("its end", gateway.ended);
+    const { client } = await withClientAlone(t, command());
     client.child.stdin.end();
     assert.equal(await within("the client's end", client.ended), 0, client.errors.join("\n"));
   });
