@@ -130,3 +130,39 @@ async fn half_messages_of_many_sockets_filled_the_memory_while_pings_were_answer
     let mut recovered = recovering.open().await.unwrap();
     recovered.done(json!({"type": "joinGroup", "group": "h", "ackId": 1})).await;
 }
+
+#[tokio::test]
+async fn bodies_of_many_requests_in_part_are_bounded_and_the_whole_ones_are_answered() {
+    let (served, _file) = served().await;
+    let path = format!("/api/hubs/{HUB}/groups/nobody/:send");
+    let bearer = format!("Bearer {}", Token::bare().sign(&format!("http://{}{path}", served.address)));
+    let send = |body_bytes: usize| {
+        let send = Ask::new(served.address, "POST", &format!("{path}?api-version=2024-12-01"));
+        let send = send.header("authorization", &bearer).header("content-type", "text/plain");
+        send.body("x".repeat(body_bytes))
+    };
+    let mut publisher = served.reliable("p").await.unwrap();
+    let (mut in_part, mut refused) = (Vec::new(), 0);
+    for ack_id in 1..=250 {
+        let mut begun = send(1_000_000).begin(900_000).await;
+        match begun.early_answer().await {
+            None => in_part.push(begun),
+            Some(answer) => {
+                assert_eq!((answer.status, answer.header("retry-after")), (503, "1"));
+                refused += 1;
+            }
+        }
+        publisher.send(publish("g", ack_id, "still served")).await;
+        publisher.expect(success(ack_id)).await;
+        assert_eq!(send(10).send().await.status, 202);
+    }
+    expect_bounded(&served);
+    assert!(refused > 100, "{refused} are refused");
+    // There is room again once the others have gone.
+    let first = in_part.swap_remove(0);
+    drop(in_part);
+    while send(1_000_000).send().await.status != 202 {
+        a_while().await;
+    }
+    assert_eq!(first.end().await.status, 202);
+}

@@ -1,10 +1,12 @@
 //! Plain HTTP, letter by letter: a request with just the headers that a scenario names.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use super::{TlsClient, soon};
 
@@ -70,22 +72,57 @@ impl Ask {
         }
     }
 
+    /// Sends the head and this much of the body.
+    pub async fn begin(&self, body_bytes: usize) -> Begun {
+        let mut stream = soon(TcpStream::connect(self.address)).await.unwrap();
+        let (begin, rest) = self.body.split_at(body_bytes);
+        soon(stream.write_all((self.head() + begin).as_bytes())).await.unwrap();
+        Begun { stream, rest: rest.to_owned() }
+    }
+
     async fn send_on(&self, mut stream: impl AsyncRead + AsyncWrite + Unpin) -> Answer {
-        let mut request = format!("{} {} HTTP/1.1\r\nconnection: close\r\n", self.method, self.path);
-        for (name, value) in &self.headers {
-            request.push_str(&format!("{name}: {value}\r\n"));
-        }
-        request.push_str("\r\n");
-        request.push_str(&self.body);
-        soon(stream.write_all(request.as_bytes())).await.unwrap();
+        soon(stream.write_all((self.head() + &self.body).as_bytes())).await.unwrap();
         soon(stream.flush()).await.unwrap();
-        let mut answer = Vec::new();
-        soon(stream.read_to_end(&mut answer)).await.unwrap();
-        Answer::parse(&answer)
+        Answer::read(&mut stream).await
+    }
+
+    fn head(&self) -> String {
+        let mut head = format!("{} {} HTTP/1.1\r\nconnection: close\r\n", self.method, self.path);
+        for (name, value) in &self.headers {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        head.push_str("\r\n");
+        head
+    }
+}
+
+/// A request of which the end is still to be sent.
+pub struct Begun {
+    stream: TcpStream,
+    rest: String,
+}
+
+impl Begun {
+    /// The answer, if one came before the end was sent.
+    pub async fn early_answer(&mut self) -> Option<Answer> {
+        let is_there = timeout(Duration::from_millis(1), self.stream.readable()).await.is_ok();
+        if is_there { Some(Answer::read(&mut self.stream).await) } else { None }
+    }
+
+    /// Sends the end.
+    pub async fn end(mut self) -> Answer {
+        soon(self.stream.write_all(self.rest.as_bytes())).await.unwrap();
+        Answer::read(&mut self.stream).await
     }
 }
 
 impl Answer {
+    async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Self {
+        let mut answer = Vec::new();
+        soon(stream.read_to_end(&mut answer)).await.unwrap();
+        Self::parse(&answer)
+    }
+
     fn parse(bytes: &[u8]) -> Self {
         let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").expect("a whole head");
         let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
