@@ -99,6 +99,12 @@ fn hint(advice: &Option<String>) -> String {
 /// What deserves attention without being wrong. Each message names the key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigWarning {
+    /// There is an address for https, and no certificate.
+    #[error(
+        "tls_listen is set, and https is not served: it needs tls_cert and tls_key, or tls_self_signed (--tls-cert and \
+         --tls-key, or --tls-self-signed)"
+    )]
+    HttpsWithoutCertificate,
     /// Official clients try to resume for 30 seconds.
     #[error("{key} is below 30: a client that is still trying to resume may find its session gone")]
     ShortRetention {

@@ -212,6 +212,8 @@ impl Config {
 pub(super) fn warnings(config: &Config) -> Vec<ConfigWarning> {
     let mut warnings = Vec::new();
     warnings.extend(config.demo.then_some(ConfigWarning::DemoForEverybody));
+    let asks_for_https = config.tls_listen != Config::default().tls_listen && !config.is_tls_on();
+    warnings.extend(asks_for_https.then_some(ConfigWarning::HttpsWithoutCertificate));
     let mut look = |prefix: &str, own: &HubOverrides| {
         let key = |name: &str| format!("{prefix}{name}");
         if own.session_retention_seconds.is_some_and(|seconds| seconds < 30) {

@@ -395,6 +395,7 @@ fn with_tls_plain_http_is_served_only_where_it_is_asked_for() {
     assert_eq!(both.https_address(), config.https_address());
     let without = read("tls_listen = \"127.0.0.1:1\"").unwrap();
     assert_eq!(without.https_address(), None);
+    assert_eq!(without.warnings(), [ConfigWarning::HttpsWithoutCertificate]);
 }
 
 #[test]

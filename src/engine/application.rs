@@ -124,8 +124,12 @@ impl HubHandle {
             return Ok(None);
         }
         let (selection, groups) = (selection.clone(), groups.to_vec());
-        let checked = self.look_everywhere(move |shard| shard.check_room(&selection, &groups)).await?;
-        Ok(checked.into_iter().find_map(Result::err))
+        let check = move |shard: &Shard| {
+            shard.check_memberships(&selection, &groups)?;
+            Ok(shard.check_room(&selection, &groups).err())
+        };
+        let checked: Result<Vec<_>, CommandError> = self.look_everywhere(check).await?.into_iter().collect();
+        Ok(checked?.into_iter().flatten().next())
     }
 
     /// The shard that proposes a command: the one that can check it, else the same for all repetitions of a request.

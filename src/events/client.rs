@@ -28,7 +28,7 @@ use super::request::BadHeader;
 /// The largest body that is read although nobody wants it, so that the connection can be used again.
 const UNWANTED_BYTES_MAX: usize = 16 * 1024;
 /// All headers of an answer together, in bytes.
-const HEADERS_BYTES_MAX: u32 = 64 * 1024;
+const HEADERS_BYTES_MAX: u32 = 32 * 1024;
 /// Headers of an answer.
 const HEADERS_MAX: usize = 200;
 

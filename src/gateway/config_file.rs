@@ -68,8 +68,10 @@ impl Reloaded for ConfigFile {
     }
 }
 
-/// A hub that has nothing else is as good as none.
+/// What the file and the overrides say, without the event handlers. A hub that has nothing else is as good as none.
 fn without_handlers(mut config: Config) -> Config {
+    // Found out at the start, by what the file says.
+    config.is_key_public = false;
     for own in config.hubs.values_mut() {
         own.event_handlers.clear();
     }

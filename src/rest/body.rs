@@ -1,6 +1,7 @@
 //! What stands in bodies: content types, payloads, metadata.
 
 use std::error::Error;
+use std::fmt;
 use std::sync::Arc;
 
 use axum::body::Body;
@@ -14,8 +15,8 @@ use mime::Mime;
 use oncewire_protocol::filter::Filter;
 use oncewire_protocol::session::MemoryBudget;
 use oncewire_protocol::wire::{GroupName, Metadata, MetadataBuilder, Payload, PayloadKind};
-use serde::Deserialize;
-use serde::de::IgnoredAny;
+use serde::de::{IgnoredAny, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
 use super::error::RestError;
 use super::{query, route};
@@ -106,31 +107,43 @@ fn check_not_encoded(headers: &HeaderMap) -> Result<(), RestError> {
     if is_plain { Ok(()) } else { Err(RestError::unsupported_content_encoding()) }
 }
 
-/// Reads a body up to a limit, whether its length is said before or not.
+/// Reads a body up to a limit, whether its length is said before or not. It counts among the half messages until the request
+/// is answered.
 pub(super) async fn read(
     headers: &HeaderMap,
     body: Body,
     bytes_max: usize,
     budget: &Arc<MemoryBudget>,
-) -> Result<Bytes, RestError> {
+) -> Result<CountedBody, RestError> {
     check_not_encoded(headers)?;
     let mut body = Limited::new(body, bytes_max);
-    let mut half = HalfBody { budget, bytes: 0 };
+    let mut counted = Counted::new(budget);
     let mut collected = BytesMut::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| unreadable(&*error, bytes_max))?;
         let Ok(data) = frame.into_data() else { continue };
         if collected.is_empty() && body.is_end_stream() {
             // Most come at once, and need no copy.
-            return Ok(data);
+            counted.grow_to(data.len())?;
+            return Ok(CountedBody { bytes: data, counted });
         }
         collected.extend_from_slice(&data);
-        half.grow_to(collected.capacity());
-        if half.bytes > HALF_BODY_BYTES_MIN && budget.has_too_much_in_halves() {
-            return Err(RestError::short_of_memory());
-        }
+        counted.grow_to(collected.capacity())?;
     }
-    Ok(collected.freeze())
+    Ok(CountedBody { bytes: collected.freeze(), counted })
+}
+
+/// A body of a request that is not answered yet.
+pub(super) struct CountedBody {
+    pub(super) bytes: Bytes,
+    counted: Counted,
+}
+
+impl CountedBody {
+    /// Counts what is made of it too, which takes so many times as much.
+    pub(super) fn count_times(&mut self, times: usize) -> Result<(), RestError> {
+        self.counted.grow_to(self.bytes.len().saturating_mul(1 + times))
+    }
 }
 
 fn unreadable(error: &(dyn Error + 'static), bytes_max: usize) -> RestError {
@@ -145,24 +158,35 @@ fn unreadable(error: &(dyn Error + 'static), bytes_max: usize) -> RestError {
 }
 
 /// A body that takes no more than this is read however much of others has come.
-const HALF_BODY_BYTES_MIN: usize = 64 << 10;
+const SMALL_BODY_BYTES: usize = 64 << 10;
 
-/// A body of which only the beginning has come. It counts among the half messages.
-struct HalfBody<'a> {
-    budget: &'a MemoryBudget,
+/// What a body takes, among the half messages, until this is dropped.
+pub(super) struct Counted {
+    budget: Arc<MemoryBudget>,
     bytes: usize,
 }
 
-impl HalfBody<'_> {
-    fn grow_to(&mut self, bytes: usize) {
+impl Counted {
+    /// Nothing yet.
+    pub(super) fn new(budget: &Arc<MemoryBudget>) -> Self {
+        Self { budget: Arc::clone(budget), bytes: 0 }
+    }
+
+    /// Says how much it takes now.
+    ///
+    /// # Errors
+    /// When there is no room for that; it counts all the same until it is dropped.
+    pub(super) fn grow_to(&mut self, bytes: usize) -> Result<(), RestError> {
         self.budget.change_half_message(self.bytes, bytes);
         self.bytes = bytes;
+        let is_too_much = bytes > SMALL_BODY_BYTES && self.budget.has_too_much_in_halves();
+        if is_too_much { Err(RestError::short_of_memory()) } else { Ok(()) }
     }
 }
 
-impl Drop for HalfBody<'_> {
+impl Drop for Counted {
     fn drop(&mut self) {
-        self.grow_to(0);
+        self.budget.change_half_message(self.bytes, 0);
     }
 }
 
@@ -189,15 +213,60 @@ pub(super) struct Bulk {
     pub(super) filter: Option<Filter>,
 }
 
+/// Groups that one request may name. A session can't be in more by the default settings.
+pub(super) const GROUPS_PER_REQUEST_MAX: usize = 20_000;
+/// How many times a bulk body's size what is made of it takes, about: names of few letters are kept in 32 bytes each.
+const BULK_TIMES: usize = 8;
+
 #[derive(Deserialize)]
 struct BulkBody {
-    groups: Vec<String>,
+    groups: Names,
     filter: Option<String>,
+}
+
+/// Names of groups, of which those beyond the bound are counted and not kept.
+struct Names {
+    kept: Vec<String>,
+    count: usize,
+}
+
+impl<'de> Deserialize<'de> for Names {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Reading;
+
+        impl<'de> Visitor<'de> for Reading {
+            type Value = Names;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a list of texts")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Names, A::Error> {
+                let mut names = Names { kept: Vec::new(), count: 0 };
+                while names.count < GROUPS_PER_REQUEST_MAX {
+                    let Some(name) = list.next_element()? else { return Ok(names) };
+                    names.kept.push(name);
+                    names.count += 1;
+                }
+                while list.next_element::<IgnoredAny>()?.is_some() {
+                    names.count += 1;
+                }
+                Ok(names)
+            }
+        }
+
+        deserializer.deserialize_seq(Reading)
+    }
 }
 
 impl Bulk {
     /// Reads the body of a bulk operation. It has to be called JSON.
-    pub(super) fn read(media: Media, body: Bytes) -> Result<Self, RestError> {
+    pub(super) fn read(media: Media, body: &mut CountedBody) -> Result<Self, RestError> {
+        body.count_times(BULK_TIMES)?;
+        Self::of(media, body.bytes.clone())
+    }
+
+    fn of(media: Media, body: Bytes) -> Result<Self, RestError> {
         let Media::Json(charset) = media else { return Err(RestError::unsupported_media_type()) };
         let body = json(charset, body)?;
         serde_json::from_slice::<IgnoredAny>(&body).map_err(|_| not_json())?;
@@ -206,10 +275,14 @@ impl Bulk {
                 "The request body is no object with a list of texts `groups` and perhaps a text `filter`.";
             RestError::bad_request("Request", message)
         })?;
-        if groups.is_empty() {
+        if groups.count == 0 {
             return Err(RestError::bad_request("groups", "At least one group is required."));
         }
-        let groups = groups.iter().map(|name| route::group_name("groups", name));
+        if groups.count > GROUPS_PER_REQUEST_MAX {
+            let message = format!("A request may name {GROUPS_PER_REQUEST_MAX} groups at most.");
+            return Err(RestError::bad_request("groups", message));
+        }
+        let groups = groups.kept.iter().map(|name| route::group_name("groups", name));
         let filter = filter.filter(|text| !text.is_empty()).map(|text| query::filter(&text));
         Ok(Self { groups: groups.collect::<Result<_, _>>()?, filter: filter.transpose()? })
     }
@@ -269,7 +342,7 @@ mod tests {
             assert_eq!(payload(UTF_8, bad), Err(400), "{bad:?}");
         }
         let bulk = "\u{FEFF}{\"groups\":[\"g\"]}".as_bytes();
-        assert_eq!(Bulk::read(Media::Json(UTF_8), Bytes::from_static(bulk)).unwrap().groups.len(), 1);
+        assert_eq!(Bulk::of(Media::Json(UTF_8), Bytes::from_static(bulk)).unwrap().groups.len(), 1);
         // A text is sent as it is.
         let text = Media::Text(UTF_8).payload(Bytes::from_static("\u{FEFF}hi".as_bytes())).unwrap();
         assert_eq!(text.bytes, "\u{FEFF}hi");
@@ -338,7 +411,7 @@ mod tests {
     #[test]
     fn bulk_bodies_are_checked_whole() {
         let read = |body: &'static str| {
-            Bulk::read(Media::Json(UTF_8), Bytes::from_static(body.as_bytes()))
+            Bulk::of(Media::Json(UTF_8), Bytes::from_static(body.as_bytes()))
                 .map_err(|error| error.status.as_u16())
         };
         for everybody in [
@@ -364,7 +437,7 @@ mod tests {
             assert_eq!(read(bad).unwrap_err(), 400, "{bad}");
         }
         let told = |body: &'static str| {
-            let error = Bulk::read(Media::Json(UTF_8), Bytes::from_static(body.as_bytes())).unwrap_err();
+            let error = Bulk::of(Media::Json(UTF_8), Bytes::from_static(body.as_bytes())).unwrap_err();
             error.message.into_owned()
         };
         for no_json in ["", "{", "[1", "{\"groups\":[1]", "nul"] {
@@ -380,6 +453,17 @@ mod tests {
         ] {
             assert!(told(another_shape).contains("`groups`"), "{another_shape}");
         }
-        assert_eq!(Bulk::read(Media::Binary, Bytes::new()).unwrap_err().status.as_u16(), 415);
+        assert_eq!(Bulk::of(Media::Binary, Bytes::new()).unwrap_err().status.as_u16(), 415);
+    }
+
+    #[test]
+    fn a_request_names_no_more_groups_than_a_session_may_be_in() {
+        let names = |count: usize| format!("{{\"groups\":[{}]}}", vec!["\"g\""; count].join(","));
+        let read = |count: usize| Bulk::of(Media::Json(UTF_8), names(count).into());
+        assert_eq!(read(GROUPS_PER_REQUEST_MAX).unwrap().groups.len(), GROUPS_PER_REQUEST_MAX);
+        let error = read(GROUPS_PER_REQUEST_MAX + 1).unwrap_err();
+        assert_eq!((error.status.as_u16(), error.target), (400, "groups"));
+        let mixed = names(GROUPS_PER_REQUEST_MAX + 1).replace("]}", ",1]}");
+        assert_eq!(Bulk::of(Media::Json(UTF_8), mixed.into()).unwrap_err().status.as_u16(), 400);
     }
 }

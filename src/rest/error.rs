@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::{CLIENT_REQUEST_ID, FIRST_SENT, REJECTED, RESULT};
 use crate::auth::TokenError;
-use crate::engine::{CommandError, HubUnavailable, TOO_MANY_HUBS_RETRY_SECONDS};
+use crate::engine::{CommandError, HubUnavailable, MEMBERSHIPS_PER_REQUEST_MAX, TOO_MANY_HUBS_RETRY_SECONDS};
 
 /// A refusal. Its body is the API's `ErrorDetail`, and its code also stands in a header, for answers without a body.
 #[derive(Debug)]
@@ -160,6 +160,13 @@ impl From<CommandError> for RestError {
             CommandError::Permission(error) => Self::conflict(error.to_string()),
             CommandError::TooManyGroups => Self::conflict(
                 "A connection would be in more than twice groups_per_session_max groups, or in groups whose names take more than 2 MiB.",
+            ),
+            CommandError::TooManyMemberships => Self::bad_request(
+                "groups",
+                format!(
+                    "One request may make {MEMBERSHIPS_PER_REQUEST_MAX} memberships at most, connections times groups: name \
+                     fewer groups, or select fewer connections."
+                ),
             ),
             CommandError::OtherRequest => Self::new(
                 StatusCode::CONFLICT,

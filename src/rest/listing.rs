@@ -1,17 +1,25 @@
 //! The connections in a group, in pages.
 
-use axum::Json;
+use std::sync::Arc;
+
+use axum::http::HeaderValue;
+use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use oncewire_protocol::session::MemoryBudget;
 use oncewire_protocol::wire::ConnectionId;
 use serde::Serialize;
 use url::Url;
 
+use super::body::Counted;
 use super::error::RestError;
 use super::{Request, Rest};
 use crate::engine::Member;
 
 /// Rows of a page.
 const PAGE_ROWS_MAX: u32 = 200;
+/// Names in a page, in bytes; one row is there however long its names are.
+const PAGE_NAMES_BYTES_MAX: usize = 256 * 1024;
 
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -50,9 +58,10 @@ pub(super) async fn list(rest: &Rest, request: &Request) -> Result<Response, Res
         Some(hub) => hub.members(group.clone(), behind, rows as usize + 1).await?,
         None => Vec::new(),
     };
-    let has_more = members.len() > rows as usize;
-    members.truncate(rows as usize);
-    let rest_of_top = top.map(|top| top - rows);
+    let count = rows_that_fit(&members).min(rows as usize);
+    let has_more = members.len() > count;
+    members.truncate(count);
+    let rest_of_top = top.map(|top| top.saturating_sub(count as u32));
     let last = members.last().filter(|_| has_more && rest_of_top != Some(0));
     let next_link = match last {
         None => None,
@@ -70,7 +79,38 @@ pub(super) async fn list(rest: &Rest, request: &Request) -> Result<Response, Res
         user_id: user_id.map(|user_id| user_id.to_string()),
     };
     let page = Page { value: members.into_iter().map(row).collect(), next_link };
-    Ok(Json(page).into_response())
+    answer(&page, rest.engine.memory_budget())
+}
+
+/// How many members make a page.
+fn rows_that_fit(members: &[Member]) -> usize {
+    let mut bytes = 0;
+    let fits = |member: &&Member| {
+        let user_bytes = member.user_id.as_ref().map_or(0, |user_id| user_id.as_str().len());
+        bytes += member.connection_id.as_str().len() + user_bytes;
+        bytes <= PAGE_NAMES_BYTES_MAX
+    };
+    members.iter().take_while(fits).count().max(1)
+}
+
+/// A page on its way to a client that may read it slowly, or never: it counts until it is gone.
+fn answer(page: &Page, budget: &Arc<MemoryBudget>) -> Result<Response, RestError> {
+    struct Kept {
+        json: Vec<u8>,
+        _counted: Counted,
+    }
+
+    impl AsRef<[u8]> for Kept {
+        fn as_ref(&self) -> &[u8] {
+            &self.json
+        }
+    }
+
+    let json = serde_json::to_vec(page).map_err(|_| RestError::unavailable())?;
+    let mut counted = Counted::new(budget);
+    counted.grow_to(json.capacity())?;
+    let json = Bytes::from_owner(Kept { json, _counted: counted });
+    Ok(([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], json).into_response())
 }
 
 /// The URL of the next page. Its path is the one of this request, letter by letter.

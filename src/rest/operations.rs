@@ -65,10 +65,10 @@ async fn send(rest: &Rest, request: &Request, body: Body) -> Result<Response, Re
     let media = Media::of(&head.headers)?;
     let body =
         body::read(&head.headers, body, rest.config.http_body_bytes_max, rest.engine.memory_budget()).await?;
-    let payload = media.payload(body.clone())?;
+    let payload = media.payload(body.bytes.clone())?;
     let metadata = body::metadata(&head.headers)?;
     let action = Action::Send(Sent { selection, ttl_seconds, payload, metadata });
-    ask(rest, request, action, &body, StatusCode::ACCEPTED).await
+    ask(rest, request, action, &body.bytes, StatusCode::ACCEPTED).await
 }
 
 async fn change_selected(rest: &Rest, request: &Request, body: Body) -> Result<Response, RestError> {
@@ -76,16 +76,16 @@ async fn change_selected(rest: &Rest, request: &Request, body: Body) -> Result<R
     if !matches!(media, Media::Json(_)) {
         return Err(RestError::unsupported_media_type());
     }
-    let body =
+    let mut body =
         body::read(&request.head.headers, body, rest.config.http_body_bytes_max, rest.engine.memory_budget())
             .await?;
-    let Bulk { groups, filter } = Bulk::read(media, body.clone())?;
+    let Bulk { groups, filter } = Bulk::read(media, &mut body)?;
     let selection = Selection { filter, ..Selection::whole(Audience::All) };
     let action = match request.call.kind {
         Kind::AddSelected => Action::Add { selection, groups },
         _ => Action::Remove { selection, groups },
     };
-    ask(rest, request, action, &body, StatusCode::OK).await
+    ask(rest, request, action, &body.bytes, StatusCode::OK).await
 }
 
 async fn exists(rest: &Rest, call: &Call) -> Result<Response, RestError> {

@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use tracing::Level;
-use tracing_subscriber::filter::{EnvFilter, FilterExt, ParseError, Targets};
+use tracing_subscriber::filter::{EnvFilter, FilterExt, LevelFilter, ParseError, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
 use tracing_subscriber::{Layer, Registry, fmt};
@@ -50,6 +50,12 @@ pub enum TelemetryError {
     /// The filter is not a list of `target=level`.
     #[error("the log filter can't be understood: {0}")]
     BadFilter(#[from] ParseError),
+    /// A word of the filter stands for nothing.
+    #[error(
+        "the log filter can't be understood: {0:?} is no level, which are off, error, warn, info, debug and trace; for a part \
+         of the gateway a level is given with =, as in oncewire::edge=debug"
+    )]
+    NoLevel(String),
     /// Logging has been set up before in this process.
     #[error(transparent)]
     TwiceInitialised(#[from] TryInitError),
@@ -65,6 +71,7 @@ pub enum TelemetryError {
 /// # Errors
 /// When the filter can't be understood, or logging has been set up before.
 pub fn init(format: LogFormat, filter: &str) -> Result<(), TelemetryError> {
+    check_words(filter)?;
     let filter = EnvFilter::builder().parse(filter)?.and(ours_in_full());
     let log = Lossy::default();
     let (to_log, writer) = (log.clone(), log.clone());
@@ -80,6 +87,18 @@ pub fn init(format: LogFormat, filter: &str) -> Result<(), TelemetryError> {
     // Nobody else sets it: logging is set up once.
     let _ = LOG.set(log);
     Ok(())
+}
+
+/// The library takes a word that is no level for a part of the program, of which all is logged, and of the rest nothing: a
+/// misspelt level would switch the log off.
+fn check_words(filter: &str) -> Result<(), TelemetryError> {
+    let words = filter.split(',').map(str::trim).filter(|word| !word.is_empty());
+    let mut bare = words.filter(|word| !word.contains(['=', '[']));
+    let is_known = |word: &str| word.parse::<LevelFilter>().is_ok() || word.starts_with("oncewire");
+    match bare.find(|word| !is_known(word)) {
+        Some(word) => Err(TelemetryError::NoLevel(word.to_owned())),
+        None => Ok(()),
+    }
 }
 
 /// The process is about to end: tells what is going on still, and waits for the last lines to be written, for a second at
@@ -125,5 +144,15 @@ mod tests {
     #[test]
     fn a_bad_filter_is_refused() {
         assert!(matches!(init(LogFormat::Text, "oncewire=loud"), Err(TelemetryError::BadFilter(_))));
+    }
+
+    #[test]
+    fn a_misspelt_level_switched_the_log_off() {
+        for bad in ["warning", "verbose", "info,debg", "info;debug", "hyper"] {
+            assert!(matches!(init(LogFormat::Text, bad), Err(TelemetryError::NoLevel(_))), "{bad}");
+        }
+        for good in ["", "off", "WARN", "info,oncewire::edge=debug", "oncewire", "info, hyper=warn", "error,[x]=debug"] {
+            assert!(check_words(good).is_ok(), "{good}");
+        }
     }
 }

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use super::program::{Number, NumberId, Program, Text, TextId, Truth, TruthId};
-use super::text::{index_of, lower, substring, upper, utf16_len};
+use super::text::{contains, index_of, lower, substring, upper, utf16_len};
 use super::{SUBJECTS_MAX, Subject};
 
 /// So many bytes of a text that is computed are a step.
@@ -139,7 +139,7 @@ impl<'p, S: Subject> Run<'p, S> {
                 let subject = &self.subjects[at];
                 self.text(*text, at).is_some_and(|name| subject.is_in_group(&name))
             }
-            Truth::Contains(a, b) => self.both(*a, *b, at, |text, part| text.contains(part)),
+            Truth::Contains(a, b) => self.both(*a, *b, at, contains),
             Truth::StartsWith(a, b) => self.both(*a, *b, at, |text, part| text.starts_with(part)),
             Truth::EndsWith(a, b) => self.both(*a, *b, at, |text, part| text.ends_with(part)),
             Truth::Always(_)

@@ -171,14 +171,28 @@ impl Shard {
         keys
     }
 
+    /// How many sessions a selection may select at most.
+    pub(super) fn count_candidates(&self, selection: &Selection) -> usize {
+        self.candidates(&selection.audience, selection.filter.as_ref()).len()
+    }
+
+    /// How many sessions are selected.
+    pub(super) fn count_selected(&self, selection: &Selection) -> usize {
+        self.selected_of(selection, |_| true).len()
+    }
+
     /// Whether some of the selected sessions are like this. The filter is asked only about those that are.
     pub(super) fn has_selected(&self, selection: &Selection, is_one: impl Fn(SessionKey) -> bool) -> bool {
+        !self.selected_of(selection, is_one).is_empty()
+    }
+
+    fn selected_of(&self, selection: &Selection, is_one: impl Fn(SessionKey) -> bool) -> Vec<SessionKey> {
         let mut steps = usize::MAX;
         let mut choosing = Choosing::new(self, selection, &mut steps);
         choosing.candidates.retain(|key| is_one(*key));
         while !choosing.go_on(self, &mut steps) {
             steps = usize::MAX;
         }
-        !choosing.chosen.is_empty()
+        choosing.chosen
     }
 }

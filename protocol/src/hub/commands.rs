@@ -10,9 +10,12 @@ use super::owner::Purpose;
 use super::request_window::{Known, of_id};
 use super::{CommandError, CommandId, Output, SessionKey, Shard};
 use crate::log::{Audience, Body, IdempotencyKey, Permission, Refusal, Selection, Sent, Time};
-use crate::session::{PermissionError, group_name_bytes};
+use crate::session::{MEMBERSHIP_BYTES, PermissionError, group_name_bytes};
 use crate::wire::limits::GROUP_NAMES_BYTES_MAX;
 use crate::wire::{ConnectionId, GroupName};
+
+/// Memberships that one request may add: sessions times groups. It takes a second, in which all others of the hub wait.
+pub const MEMBERSHIPS_PER_REQUEST_MAX: usize = 1_000_000;
 
 /// Something that the application asks for.
 #[derive(Debug)]
@@ -103,8 +106,10 @@ impl Shard {
                 return self.done(command, outcome);
             }
         }
-        if matches!(action, Action::Add { .. }) && self.budget.has_too_much_state() {
-            return self.done(command, Err(CommandError::Unavailable));
+        if let Action::Add { selection, groups } = &action
+            && let Err(error) = self.check_memberships(selection, groups)
+        {
+            return self.done(command, Err(error));
         }
         let refusal = self.check(&action).err();
         let body = match (refusal, &request) {
@@ -189,6 +194,28 @@ impl Shard {
             !has_room(known.len() + named.len() - in_both.len(), bytes)
         };
         if self.has_selected(selection, has_no_room) { Err(Refusal::TooManyGroups) } else { Ok(()) }
+    }
+
+    /// Whether this shard's selected sessions may be put into so many groups by one request: others wait for it, and memory
+    /// has to be there. Of a hub in several shards each checks its part of both.
+    ///
+    /// # Errors
+    /// When it is too much for one request, or for the memory that is left.
+    pub fn check_memberships(&self, selection: &Selection, groups: &[GroupName]) -> Result<(), CommandError> {
+        let shards = usize::from(self.id.count);
+        let name_bytes = group_name_bytes(groups.iter());
+        let check = |sessions: usize| {
+            let memberships = sessions.saturating_mul(groups.len()).saturating_mul(shards);
+            let bytes = memberships.saturating_mul(MEMBERSHIP_BYTES);
+            let bytes = bytes.saturating_add(sessions.saturating_mul(name_bytes).saturating_mul(shards));
+            if memberships > MEMBERSHIPS_PER_REQUEST_MAX {
+                return Err(CommandError::TooManyMemberships);
+            }
+            let has_room = self.budget.has_room_for_state(bytes);
+            if has_room { Ok(()) } else { Err(CommandError::Unavailable) }
+        };
+        // Whom the filter selects is looked at only where that can decide.
+        check(self.count_candidates(selection)).or_else(|_| check(self.count_selected(selection)))
     }
 
     fn pending_rule_changes(&self, of: &ConnectionId, wanted: Permission) -> usize {

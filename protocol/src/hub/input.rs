@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::commands::MEMBERSHIPS_PER_REQUEST_MAX;
 use super::{CallId, Command, Connected, Done, EventError, Handled, SessionKey, UserEvent};
 use crate::log::{
     Certainty, Disconnected, EndReason, HandlerState, Offset, Record, Refusal, SessionIdentity,
@@ -220,6 +221,9 @@ pub enum CommandError {
     /// A session would be in more groups than it may be in, or in groups with longer names.
     #[error("a connection would be in too many groups")]
     TooManyGroups,
+    /// It would put more sessions into more groups than one request may.
+    #[error("more than {MEMBERSHIPS_PER_REQUEST_MAX} memberships by one request")]
+    TooManyMemberships,
     /// Another request was executed under the same id.
     #[error("another request was executed under this id")]
     OtherRequest,

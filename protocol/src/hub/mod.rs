@@ -57,7 +57,7 @@ mod tests;
 mod timer;
 
 pub use checkpointer::{CheckpointBounds, Checkpointer, Step};
-pub use commands::{Action, Command, Done};
+pub use commands::{Action, Command, Done, MEMBERSHIPS_PER_REQUEST_MAX};
 pub use folding::FOLD_STEPS_MAX;
 pub use handling::{CallId, Connected, EventError, Handled, UNTOLD_MAX, UserEvent};
 pub use input::{

@@ -1,5 +1,6 @@
 //! What the live owner of a shard decides: who is attached, what is proposed, who has to go.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
@@ -19,6 +20,8 @@ use crate::wire::{Close, Encoding, GroupName, ReconnectionToken, UserId};
 /// ended when these are. Taking a session out of its groups takes a microsecond for each, and until then nobody else is
 /// served.
 const EXPIRING_GROUPS_MAX: usize = 10_000;
+/// Sessions that are ended at once since memory is short; more when the next record or request comes.
+const SHED_AT_ONCE_MAX: usize = 16;
 /// Sessions whose retention is over.
 #[derive(Debug, Default)]
 pub struct Expired {
@@ -193,6 +196,8 @@ impl Shard {
         }
         requests.into_iter().for_each(|request| session.requests.push(request));
         self.append_next_batch(now, from.key);
+        // While the log stands still nothing else comes that asks for it.
+        self.shed_messages(now);
     }
 
     pub(super) fn socket_closed(&mut self, now: Time, from: SessionHandle, end: SocketEnd) {
@@ -329,6 +334,8 @@ impl Shard {
             return;
         }
         session.phase = Phase::Ending(reason);
+        self.drop_waiting(key);
+        let Some(session) = self.sessions.get_mut(key) else { return };
         let mut outbox = session.outbox.lock();
         self.woken.extend(match close {
             None => outbox.end(),
@@ -394,32 +401,61 @@ impl Shard {
             }
         }
         self.overflowed = overflowed;
-        if self.is_live && self.budget.is_exceeded() {
-            let held = |session: &Session| session.outbox.lock().held_bytes();
-            // Each receiver's encoding goes with the message that it is of.
-            self.shed(now, self.budget.used_bytes_before_encoding(), held);
+        self.shed_messages(now);
+        self.shed_state(now);
+    }
+
+    /// Ends the sessions that hold most of what waits for clients and from them, until memory is no longer short or
+    /// [`SHED_AT_ONCE_MAX`] have been ended: what each holds is free at once, unless others hold it too.
+    pub(super) fn shed_messages(&mut self, now: Time) {
+        if !self.is_live || !self.budget.is_exceeded() {
+            return;
         }
-        if self.is_live && self.budget.must_free_state() {
-            self.shed(now, self.budget.state_bytes(), Session::state_bytes);
+        // Each receiver's encoding goes with the message that it is of.
+        let bytes = self.budget.used_bytes_before_encoding();
+        let mut most =
+            self.that_hold_most(SHED_AT_ONCE_MAX, bytes, |session| session.outbox.lock().held_bytes());
+        // Among these few the encodings count too.
+        most.sort_by_cached_key(|key| Reverse(self.sessions[*key].outbox.lock().held_bytes_with_encodings()));
+        for key in most {
+            if !self.budget.is_exceeded() {
+                return;
+            }
+            self.end_for_memory(now, key, EndReason::Shed);
         }
     }
 
-    /// Ends the session that holds most of what memory is short of. The budget is the process's: one session at a time, so
-    /// that freed memory counts before the next is chosen. Where even that one holds less than half of what sessions here
-    /// hold on average, the memory is not with the sessions, and ending one would free nothing.
-    fn shed(&mut self, now: Time, bytes: usize, held: impl Fn(&Session) -> usize) {
-        if self.shedding.is_some_and(|key| self.sessions.contains_key(key)) {
+    /// Ends the session that keeps most for as long as it lives. One at a time: what it keeps is free when it is gone.
+    fn shed_state(&mut self, now: Time) {
+        let is_waiting = self.shedding.is_some_and(|key| self.sessions.contains_key(key));
+        if !self.is_live || is_waiting || !self.budget.must_free_state() {
             return;
         }
-        let own = self.sessions.iter().filter(|(key, _)| self.decides_for(*key));
-        let live = own.filter(|(_, session)| !matches!(session.phase, Phase::Ending(_)));
-        let most = live.map(|(key, session)| (held(session), key)).max_by_key(|(bytes, _)| *bytes);
-        if let Some((most, key)) = most
-            && most.saturating_mul(2 * self.sessions.len()) > bytes
-        {
+        if let Some(key) = self.that_hold_most(1, self.budget.state_bytes(), Session::state_bytes).pop() {
             self.shedding = Some(key);
             self.end_for_memory(now, key, EndReason::Shed);
         }
+    }
+
+    /// So many sessions at most that hold most of so many bytes. Where one holds less than half of what sessions here hold on
+    /// average, the memory is not with the sessions, and ending it would free nothing.
+    fn that_hold_most(
+        &self,
+        count_max: usize,
+        bytes: usize,
+        held: impl Fn(&Session) -> usize,
+    ) -> Vec<SessionKey> {
+        let own = self.sessions.iter().filter(|(key, _)| self.decides_for(*key));
+        let live = own.filter(|(_, session)| !matches!(session.phase, Phase::Ending(_)));
+        let much = live.map(|(key, session)| (Reverse(held(session)), key));
+        let mut much: Vec<_> =
+            much.filter(|(held, _)| held.0.saturating_mul(2 * self.sessions.len()) > bytes).collect();
+        if much.len() > count_max {
+            much.select_nth_unstable(count_max - 1);
+            much.truncate(count_max);
+        }
+        much.sort_unstable();
+        much.into_iter().map(|(_, key)| key).collect()
     }
 
     /// Ends a session because of what waits for its client.

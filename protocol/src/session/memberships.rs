@@ -9,7 +9,7 @@ use crate::wire::{GroupName, allocated};
 
 /// What a membership takes in memory beside the group's name, in bytes, about: the name's allocation, its place here and
 /// the session's place in the group.
-const MEMBERSHIP_BYTES: usize = allocated(96);
+pub const MEMBERSHIP_BYTES: usize = allocated(96);
 
 /// See the module. The names' bytes are counted as they change: a look at all of them would cost a session in many groups
 /// more for each join than one in few (R15).

@@ -94,6 +94,14 @@ impl MemoryBudget {
         self.whole.iter().for_each(|whole| whole.change_untold(by));
     }
 
+    /// Whether sessions may come to keep so many bytes more.
+    pub fn has_room_for_state(&self, bytes: usize) -> bool {
+        match &self.whole {
+            Some(whole) => whole.has_room_for_state(bytes),
+            None => self.state_bytes().saturating_add(bytes) <= self.allowed_bytes(),
+        }
+    }
+
     /// Whether the process has no room for one more session.
     pub fn is_full(&self) -> bool {
         match &self.whole {

@@ -24,7 +24,7 @@ mod user_sessions;
 pub use ack_window::{AckWindow, Seen};
 pub use events::{CallAnswered, EventCall, SessionEvents};
 pub use marking::{Marking, Unmarked};
-pub use memberships::{Memberships, group_name_bytes, may_be_in};
+pub use memberships::{MEMBERSHIP_BYTES, Memberships, group_name_bytes, may_be_in};
 pub use memory_budget::{Charge, MemoryBudget, SessionCharge};
 pub use outbox::{
     AttachEpoch, Closing, Outbox, OutboxLimits, Progress, RequestBounds, SentItem, SharedOutbox,

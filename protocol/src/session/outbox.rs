@@ -264,6 +264,12 @@ impl Outbox {
         self.message_bytes + self.places_bytes() + self.reply_bytes + self.request_bytes
     }
 
+    /// The same with what the messages' encodings take. It looks at each message.
+    pub fn held_bytes_with_encodings(&self) -> usize {
+        let encodings = self.unacknowledged().map(|(_, message)| message.encoded_bytes());
+        self.held_bytes() + encodings.sum::<usize>()
+    }
+
     /// Messages that wait.
     pub fn messages(&self) -> usize {
         self.entries.len()

@@ -87,7 +87,8 @@ impl SharedMessage {
         self.message_bytes
     }
 
-    fn encoded_bytes(&self) -> usize {
+    /// About what its encodings take now, in bytes.
+    pub fn encoded_bytes(&self) -> usize {
         let encodings =
             [(Encoding::Json, &self.json), (Encoding::Protobuf, &self.protobuf), (Encoding::Raw, &self.raw)];
         let made =

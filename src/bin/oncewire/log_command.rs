@@ -98,7 +98,7 @@ fn copy(directory: &Path, to: &Path) -> Result<(), Failure> {
         Err(error) => return Err(runtime_failure(error)),
     }
     if left_out > 0 {
-        return Err(Failure::Runtime(anyhow::anyhow!("{left_out} damaged hubs are not in the copy")));
+        return Err(Failure::Runtime(anyhow::anyhow!("not in the copy, since they are damaged: {left_out} of the hubs")));
     }
     print(&format!(
         "copied to {}; its first start begins a new epoch, and sessions from before are refused",
@@ -139,7 +139,7 @@ fn look(
     }
     progress.finish_and_clear();
     if damages > 0 {
-        return Err(Failure::Runtime(anyhow::anyhow!("{damages} places are damaged")));
+        return Err(Failure::Runtime(anyhow::anyhow!("damaged places: {damages}")));
     }
     Ok(())
 }

@@ -87,6 +87,20 @@ async fn two_hundred_are_a_page_and_one_more_another() {
 }
 
 #[tokio::test]
+async fn pages_of_long_names_took_megabytes_each() {
+    let gateway = Gateway::start().await;
+    let mut sockets = Vec::new();
+    for n in 0..12 {
+        let user = format!("{n}{}", "u".repeat(30_000));
+        sockets.push(gateway.session(JSON, &Token::user(&user).group("g h")).await);
+    }
+    let sizes: Vec<_> = pages(&gateway, "groups/g%20h/connections").await.iter().map(Vec::len).collect();
+    assert_eq!(sizes, [8, 4], "256 KiB of names are a page");
+    let sizes: Vec<_> = pages(&gateway, "groups/g%20h/connections?top=9").await.iter().map(Vec::len).collect();
+    assert_eq!(sizes, [8, 1]);
+}
+
+#[tokio::test]
 async fn what_is_out_of_range_or_forged_is_refused_by_its_name() {
     let gateway = Gateway::start().await;
     let (_sockets, _) = fill(&gateway, 2).await;

@@ -3,7 +3,7 @@
 use super::harness::*;
 use crate::hub::{CommandError, Done, HubSettings, Input, MARK_MS, NewSession, OpenError};
 use crate::log::{Certainty, EndReason, Permission};
-use crate::session::{OutboxLimits, PermissionError, SessionLimits, UserSessions};
+use crate::session::{OutboxLimits, PermissionError, Request, SessionLimits, UserSessions};
 use crate::wire::limits::{GROUP_NAMES_BYTES_MAX, PERMISSION_LITERALS_MAX};
 use crate::wire::{GroupName, Subprotocol};
 
@@ -166,6 +166,50 @@ fn readers_of_messages_with_long_names_were_never_shed() {
     }
     let shed = |n: &str| ended(n, EndReason::Shed);
     assert!(world.bodies().contains(&shed("reader-0")));
+}
+
+#[test]
+fn of_two_that_hold_much_the_one_without_encodings_was_shed_first() {
+    let mut world = World::with(settings(), 200_000);
+    let alice = world.open("alice");
+    let innocent = world.open_in("innocent", &["g"]);
+    let reader = world.open_in("reader", &["h"]);
+    world.ask_for(&alice, publish(1, "g", &"x".repeat(60_000)));
+    world.lose(&innocent);
+    // Half of what the reader makes the gateway hold is its own encoding, which it has read.
+    world.ask_for(&alice, publish(2, "h", &"x".repeat(50_000)));
+    world.reads(&reader);
+    world.ask_for(&alice, publish(3, "h", &"x".repeat(5_000)));
+    world.reads(&reader);
+    world.ask_for(&alice, publish(4, "k", &"x".repeat(60_000)));
+    let more = world.open_in("more", &["k"]);
+    world.ask_for(&alice, publish(5, "k", &"x".repeat(40_000)));
+    assert_eq!(world.shard.sessions(), 3, "{:?}", world.bodies().last());
+    assert!(world.bodies().contains(&ended("reader", EndReason::Shed)));
+    world.resume(&innocent);
+    world.leave(&more);
+}
+
+#[test]
+fn while_the_log_stood_still_nobody_was_shed_for_what_waits_behind_it() {
+    const BUDGET_BYTES: usize = 100_000;
+    let mut world = World::with(settings(), BUDGET_BYTES);
+    let clients: Vec<Client> = (0..40).map(|n| world.open(&format!("c{n}"))).collect();
+    for client in &clients {
+        world.send(client, [publish(1, "g", "small")]);
+    }
+    let large = |n| Request { message: publish(n, "g", &"x".repeat(10_000)), bytes: 10_000 };
+    for client in &clients {
+        // One is in flight for ever; these wait behind it.
+        let outbox = &client.attachment.outbox;
+        outbox.lock().add_requests(2, 20_000);
+        world.handle(Input::Requests { session: client.attachment.session, requests: vec![large(2), large(3)] });
+        assert!(world.budget.used_bytes() < 2 * BUDGET_BYTES, "{}", world.budget.used_bytes());
+    }
+    assert_eq!(world.reads(&clients[0]), ["close 1008"]);
+    world.settle();
+    let published = world.bodies().iter().filter(|body| body.ends_with("published small")).count();
+    assert_eq!(published, clients.len(), "what is in flight is executed");
 }
 
 #[test]

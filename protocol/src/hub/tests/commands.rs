@@ -2,7 +2,7 @@
 
 use super::harness::*;
 use crate::filter::Filter;
-use crate::hub::{Action, CommandError, Done, HubSettings, NewSession, OpenError};
+use crate::hub::{Action, CommandError, Done, HubSettings, MEMBERSHIPS_PER_REQUEST_MAX, NewSession, OpenError};
 use crate::log::{Audience, Certainty, IdempotencyKey, Permission, Refusal, RequestName, Selection, Sent};
 use crate::session::OutboxLimits;
 use crate::wire::{ConnectionId, GroupName, Subprotocol, UserId};
@@ -228,6 +228,33 @@ fn whether_there_is_room_is_asked_only_of_those_whom_the_filter_selects() {
     let command = world.command(add(without(all(), &["full"]), &names));
     world.settle();
     assert_eq!(world.done[&command], Ok(Done::Executed));
+}
+
+#[test]
+fn one_request_for_many_groups_and_all_sessions_took_all_memory_and_the_hub() {
+    let names: Vec<String> = (0..1_000).map(|n| format!("g{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let settings = HubSettings { groups_per_session_max: 1_000_000, ..settings() };
+    let mut world = World::with(settings, 10_000_000);
+    open_all(&mut world, &[("a", "u", &[]), ("b", "u", &[]), ("c", "v", &[])]);
+    let mut ask = |selection: Selection, names: &[&str]| {
+        let command = world.command(add(selection, names));
+        world.settle();
+        world.done[&command]
+    };
+    assert_eq!(ask(all(), &names), Ok(Done::Executed));
+    // A third of a million for each of three: the bound on one request, whoever is selected.
+    let many = vec!["g"; MEMBERSHIPS_PER_REQUEST_MAX / 3 + 1];
+    assert_eq!(ask(all(), &many), Err(CommandError::TooManyMemberships));
+    assert_eq!(ask(filtered(all(), "userId eq 'v'"), &names), Ok(Done::Executed));
+    // Within that bound, but not within memory.
+    let long: Vec<String> = (0..1_000).map(|n| format!("{n:0>1000}")).collect();
+    let long: Vec<&str> = long.iter().map(String::as_str).collect();
+    assert_eq!(ask(filtered(all(), "userId eq 'v'"), &long), Ok(Done::Executed));
+    let larger: Vec<String> = (0..8_000).map(|n| format!("{n:0>1020}")).collect();
+    let larger: Vec<&str> = larger.iter().map(String::as_str).collect();
+    assert_eq!(ask(all(), &larger), Err(CommandError::Unavailable));
+    assert!(world.budget.state_bytes() < 10_000_000);
 }
 
 #[test]
