@@ -406,9 +406,16 @@ impl Shard {
     }
 
     /// Ends the sessions that hold most of what waits for clients and from them, until memory is no longer short or
-    /// [`SHED_AT_ONCE_MAX`] have been ended: what each holds is free at once, unless others hold it too.
+    /// [`SHED_AT_ONCE_MAX`] have been ended. What a session holds is free at once, unless others hold it too; what it has in
+    /// flight is free when it is gone, and is not asked of others meanwhile.
     pub(super) fn shed_messages(&mut self, now: Time) {
         if !self.is_live || !self.budget.is_exceeded() {
+            return;
+        }
+        let is_ending = |session: &&Session| matches!(session.phase, Phase::Ending(_));
+        let ending = self.sessions.values().filter(is_ending);
+        let mut leaving = ending.map(|session| session.outbox.lock().held_bytes()).sum();
+        if !self.budget.is_exceeded_without(leaving) {
             return;
         }
         // Each receiver's encoding goes with the message that it is of.
@@ -418,10 +425,11 @@ impl Shard {
         // Among these few the encodings count too.
         most.sort_by_cached_key(|key| Reverse(self.sessions[*key].outbox.lock().held_bytes_with_encodings()));
         for key in most {
-            if !self.budget.is_exceeded() {
+            if !self.budget.is_exceeded_without(leaving) {
                 return;
             }
             self.end_for_memory(now, key, EndReason::Shed);
+            leaving += self.sessions.get(key).map_or(0, |session| session.outbox.lock().held_bytes());
         }
     }
 

@@ -157,9 +157,18 @@ impl MemoryBudget {
     /// while it uses more than an equal share: otherwise a shard at rest that holds everything would make the busy ones end
     /// all their sessions, and free nothing. So the process may come to use up to twice its budget.
     pub fn is_exceeded(&self) -> bool {
+        self.is_exceeded_without(0)
+    }
+
+    /// The same, were so many bytes of it gone.
+    pub fn is_exceeded_without(&self, bytes: usize) -> bool {
+        let is_more = |used: usize, than: usize| used.saturating_sub(bytes) > than;
         match &self.whole {
-            None => self.pressing_bytes() > self.keepable_bytes(),
-            Some(whole) => whole.is_exceeded() && self.used_bytes() > whole.share_of(whole.keepable_bytes()),
+            None => is_more(self.pressing_bytes(), self.keepable_bytes()),
+            Some(whole) => {
+                whole.is_exceeded_without(bytes)
+                    && is_more(self.used_bytes(), whole.share_of(whole.keepable_bytes()))
+            }
         }
     }
 
