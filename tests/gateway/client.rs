@@ -59,7 +59,7 @@ async fn exactly_once(
 ) {
     let (to_publisher, to_subscriber) = (proxy(gateway).await, proxy(gateway).await);
     // What is tested is what survives, not how long the pauses are.
-    let settings = ClientSettings { connect_retry_ms: 20, ..settings };
+    let settings = ClientSettings { connect_retry_ms: 20, recovery_window_ms: 600_000, ..settings };
     let mut publisher = member(connector.clone(), &to_publisher, "p", settings.clone()).await;
     let mut subscriber = member(connector, &to_subscriber, "s", settings).await;
     let faults = |seed| RandomFaults {

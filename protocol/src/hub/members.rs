@@ -98,6 +98,9 @@ impl Shard {
         for record in session.requests.unsettled() {
             self.proposer.settle(record.key.boot.counter);
         }
-        self.woken.extend(session.outbox.lock().end());
+        let mut outbox = session.outbox.lock();
+        // The socket may hold the outbox for a while.
+        outbox.drop_requests();
+        self.woken.extend(outbox.end());
     }
 }

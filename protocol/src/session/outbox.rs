@@ -356,6 +356,11 @@ impl Outbox {
         self.wake_reader();
     }
 
+    /// No request of the session is there any more, settled or not.
+    pub fn drop_requests(&mut self) {
+        self.settle_requests(self.requests, self.request_bytes);
+    }
+
     /// Frees all messages up to this id, as the log says. A lower or equal one than before has no effect; one that was never
     /// given counts as the largest that was.
     pub fn acknowledge(&mut self, id: SequenceId) {
