@@ -37,7 +37,7 @@ pub struct ShardDriver {
     is_draining: bool,
 }
 
-/// What is left of a start: all that was in the log before is folded; then this boot's `Booted` record comes back, and
+/// What is left of a start: all that was in the log before is folded; then the record that begins this boot comes back, and
 /// with that the shard is live.
 #[derive(Debug)]
 struct Starting {
@@ -88,7 +88,7 @@ pub struct Folded {
 #[derive(Debug)]
 pub enum ShardOutput {
     /// All that was in the log before is folded. When that holds for all shards of the hub, the hub's time begins and
-    /// its `Booted` record is appended.
+    /// the record is appended that begins this boot.
     Folded(Folded),
     /// The shard takes sockets.
     Live,
@@ -108,6 +108,11 @@ pub enum ShardOutput {
     Disconnected(Box<Disconnected>),
     /// Tell those who watch over the gateway that a session is over.
     Ended(Box<SessionEnded>),
+    /// The record that begins this boot has come to nothing; each shard of the hub says so. Another one is to be appended,
+    /// which has seen the log up to now.
+    StartTooLate,
+    /// This boot is gone, by the log: the process has to end at once, and answers nobody any more.
+    Gone,
 }
 
 impl ShardDriver {
@@ -190,6 +195,8 @@ impl ShardDriver {
                 Output::Connected(connected) => ShardOutput::Connected(connected),
                 Output::Disconnected(disconnected) => ShardOutput::Disconnected(disconnected),
                 Output::Ended(ended) => ShardOutput::Ended(ended),
+                Output::StartTooLate => ShardOutput::StartTooLate,
+                Output::Gone => ShardOutput::Gone,
             });
         }
         if !self.records.is_empty() {

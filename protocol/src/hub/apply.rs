@@ -8,12 +8,12 @@ use std::task::Waker;
 
 use super::effect::Effect;
 use super::folding::DELIVERY_STEPS;
-use super::handling::{LOST_WITH_GATEWAY, reason_text};
+use super::handling::reason_text;
 use super::messages::{message_for, message_replied, message_sent};
 use super::state::{PassedOver, Verdict};
 use super::{Output, SessionEnded, SessionKey, Shard};
 use crate::log::{
-    Body, EndReason, EventId, HandlerReply, HandlerState, Hold, MessageRef, Offset, Opened, Published,
+    Body, BootId, EndReason, EventId, HandlerReply, HandlerState, Hold, Key, MessageRef, Offset, Opened, Published,
     Record, Sent, Time, chunk_of,
 };
 use crate::session::{Closing, Session, SharedMessage, SharedOutbox};
@@ -34,11 +34,15 @@ impl Shard {
         }
         self.covered.take_if(|covered| covered.is_behind(offset));
         let before = self.state.applied();
+        let ended = self.state.ended_by(record);
         let mut verdict = self.state.judge(offset, record);
         self.proposer.observe(self.state.time());
         let session = self.session_of(record);
         if verdict == Verdict::TakesEffect && self.knows_ack_id(offset, record, session) {
             verdict = Verdict::PassedOver(PassedOver::KnownAckId);
+        }
+        if verdict == Verdict::TakesEffect && !self.condition_holds(&record.body, session) {
+            verdict = Verdict::PassedOver(PassedOver::Condition);
         }
         if verdict == Verdict::TakesEffect {
             // Those that were restored with the record's effect have it.
@@ -49,8 +53,18 @@ impl Shard {
             }
             self.take_effect(offset, record, session, &chosen);
         }
-        if self.proposer.made(&record.key.boot) {
+        if matches!(record.body, Body::NodeStarted(_)) && self.proposer.made_first(&record.key.boot) {
+            self.begun(verdict == Verdict::TakesEffect);
+        }
+        if let Some(gone) = ended.filter(|_| verdict == Verdict::TakesEffect) {
+            self.apply_gone(offset, gone, takes_disconnected(&record.body));
+        }
+        // Who is gone settles nothing: what became of it is for others to tell.
+        if self.proposer.made(&record.key.boot) && verdict != Verdict::PassedOver(PassedOver::GoneBoot) {
             self.settle(now, record, session, verdict);
+        }
+        if self.state.is_shared() {
+            self.follow_holds(now);
         }
     }
 
@@ -67,6 +81,20 @@ impl Shard {
     fn knows_ack_id(&self, offset: Offset, record: &Record, session: Option<SessionKey>) -> bool {
         let (Some(ack), Some(key)) = (record.key.ack, session) else { return false };
         !self.is_covered(key, offset) && self.sessions[key].window.contains(ack.ack_id)
+    }
+
+    /// Whether what a record says about its session holds. In the shard that the session does not belong to, nothing depends
+    /// on the answer.
+    fn condition_holds(&self, body: &Body, session: Option<SessionKey>) -> bool {
+        match body {
+            Body::Attached { subprotocol, .. } => {
+                session.is_some_and(|key| self.can_be_attached(key, *subprotocol))
+            }
+            Body::Ended { attached: Some(attached), .. } => {
+                session.is_some_and(|key| self.sessions[key].hold.attached == *attached)
+            }
+            _ => true,
+        }
     }
 
     /// Whether a session was restored with the effects of this offset.
@@ -90,6 +118,14 @@ impl Shard {
             Body::Booted { takes_disconnected, ends_all } => {
                 self.apply_booted(offset, record, *takes_disconnected, *ends_all);
             }
+            // See `begun` and `apply_gone`.
+            Body::NodeStarted(_) | Body::NodeGone(_) => {}
+            Body::Attached { .. } => {
+                if let Some(key) = session {
+                    self.apply_attached(offset, record.key.boot.boot, key);
+                }
+            }
+            Body::Released { releases } => self.apply_released(offset, record.key.boot.boot, releases),
             Body::Opened(opened) => self.apply_opened(offset, record, opened),
             Body::Acked { marks } => self.apply_acked(offset, marks),
             Body::Joined { groups, .. } => {
@@ -139,6 +175,7 @@ impl Shard {
         if let Some(session) = session.and_then(|key| self.sessions.get_mut(key)) {
             if let Some(ack) = record.key.ack {
                 session.window.insert(ack.ack_id, ack.fingerprint);
+                self.woken.extend(ack_from_elsewhere(session, self.proposer.boot(), &record.key));
             }
             if let Some(id) = record.sequence_ack {
                 session.outbox.lock().acknowledge(id);
@@ -162,14 +199,7 @@ impl Shard {
             if self.sessions[key].identity.subprotocol.is_reliable() && !ends_all {
                 self.take_over(key, Hold::new(boot, offset));
             } else {
-                if takes_disconnected {
-                    let number = EventId::last_number(self.sessions[key].events.boots);
-                    self.keep_untold(key, number, LOST_WITH_GATEWAY.to_owned());
-                }
-                if self.is_live {
-                    self.tell_end(key, None);
-                }
-                self.remove(key);
+                self.end_with_gateway(key, takes_disconnected, self.is_live);
             }
         }
         if self.is_live && !was_live {
@@ -276,13 +306,29 @@ impl Shard {
         self.remove(key);
     }
 
-    fn tell_end(&mut self, key: SessionKey, reason: Option<EndReason>) {
+    pub(super) fn tell_end(&mut self, key: SessionKey, reason: Option<EndReason>) {
         let session = &self.sessions[key];
         let (connection_id, user_id) =
             (session.identity.connection_id.clone(), session.identity.user_id.clone());
         let ended = SessionEnded { connection_id, user_id, reason };
         self.outputs.push_back(Output::Ended(Box::new(ended)));
     }
+}
+
+/// Whether a record tells the application of the sessions that end with it.
+fn takes_disconnected(body: &Body) -> bool {
+    match body {
+        Body::NodeStarted(started) => started.takes_disconnected,
+        Body::NodeGone(gone) => gone.takes_disconnected,
+        _ => false,
+    }
+}
+
+/// What the boot that spoke for a session before had in flight was executed: the client, whose socket is here, is told (R6).
+/// Returns a writer to wake.
+fn ack_from_elsewhere(session: &Session, here: BootId, key: &Key) -> Option<Waker> {
+    let ack = key.ack.filter(|_| key.boot.boot != here && session.hold.is_held_by(here))?;
+    session.outbox.lock().reply(Downstream::Ack { ack_id: ack.ack_id, error: None })
 }
 
 /// Delivers a message to a session; returns a writer to wake, and whether the session went over its limits.

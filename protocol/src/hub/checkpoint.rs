@@ -50,6 +50,10 @@ impl Shard {
     /// The sessions of a chunk in the order of their connection ids. Equal sessions give equal bytes.
     pub(super) fn chunk_to_checkpoint(&self, chunk: u16) -> ChunkCheckpoint {
         let mut sessions: Vec<_> = self.sessions_of(chunk).map(Session::to_checkpoint).collect();
+        if self.state.is_shared() {
+            // An end that is decided here is not one yet for others, and they restore this too.
+            sessions.iter_mut().for_each(|session| session.ending = None);
+        }
         sessions.sort_unstable_by(|a, b| a.identity.connection_id.cmp(&b.identity.connection_id));
         ChunkCheckpoint { sessions, untold: self.untold.of_chunk(chunk).cloned().collect() }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::commands::MEMBERSHIPS_PER_REQUEST_MAX;
 use super::{CallId, Command, Connected, Done, EventError, Handled, SessionKey, UserEvent};
 use crate::log::{
-    Certainty, Disconnected, EndReason, HandlerState, Offset, Record, Refusal, SessionIdentity,
+    BootId, Certainty, Disconnected, EndReason, HandlerState, Offset, Record, Refusal, SessionIdentity,
 };
 use crate::session::{AttachEpoch, PermissionError, Request, SharedOutbox};
 use crate::wire::{Close, ConnectionId, GroupName, ReconnectionToken, Subprotocol, Upstream, UserId};
@@ -175,6 +175,8 @@ pub enum Input {
         /// Whether it may have happened.
         certainty: Certainty,
     },
+    /// Another boot is gone, as far as can be told: it is to be so for everybody. Of no effect if it is not live.
+    Gone(BootId),
     /// The time of [`Shard::poll_timeout`](super::Shard::poll_timeout) has come.
     Timeout,
 }
@@ -285,6 +287,11 @@ pub enum Output {
     Connected(Box<Connected>),
     /// Tell the application that a session is over; answered by [`Input::Told`], whenever that is.
     Disconnected(Box<Disconnected>),
+    /// The record that begins this boot has come back without effect: somebody else has taken the node's name meanwhile, or
+    /// given it up. Another one has to be appended, which has seen that.
+    StartTooLate,
+    /// This boot is gone, by the log: nothing that it appends counts any more. The process has to end.
+    Gone,
     /// Tell that a session is over. A log that is folded again does not tell it again.
     Ended(Box<SessionEnded>),
     /// A command was carried out, or was not.

@@ -73,6 +73,7 @@ impl Shard {
     pub(super) fn remove(&mut self, key: SessionKey) {
         let Some(session) = self.sessions.remove(key) else { return };
         self.expired.removed(key);
+        self.moving.removed(key);
         self.by_connection_id.remove(&session.identity.connection_id);
         self.by_number.remove(&session.number);
         if let Some(keys) = self.by_chunk.get_mut(&session.chunk) {

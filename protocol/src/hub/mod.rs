@@ -12,6 +12,7 @@
 //! | `effect.rs` | the effect of one record on many sessions, in portions |
 //! | `choosing.rs` | whom a selection means |
 //! | `selecting.rs` | what is asked about sessions |
+//! | `nodes.rs` | the gateways that share the log, and who leads |
 //! | `state.rs` | what all shards of a hub know alike, and which records take effect |
 //! | `members.rs` | by what sessions are found |
 //! | `messages.rs` | from a record to the messages that it makes |
@@ -20,6 +21,7 @@
 //! | `commands.rs` | what the application asks the owner for |
 //! | `marks.rs` | sequence acks on their way into the log |
 //! | `handling.rs` | what goes to the application's event handlers, and comes back |
+//! | `holding.rs` | sessions that move between gateways which share the log |
 //! | `request_window.rs` | which requests of the application were executed already |
 //! | `request_pages.rs` | them in pages, which checkpoints store |
 //! | `timer.rs` | all timers |
@@ -38,10 +40,12 @@ mod commands;
 mod effect;
 mod folding;
 mod handling;
+mod holding;
 mod input;
 mod marks;
 mod members;
 mod messages;
+mod nodes;
 mod owner;
 mod repeats;
 mod request_pages;
@@ -60,6 +64,7 @@ pub use checkpointer::{CheckpointBounds, Checkpointer, Step};
 pub use commands::{Action, Command, Done, MEMBERSHIPS_PER_REQUEST_MAX};
 pub use folding::FOLD_STEPS_MAX;
 pub use handling::{CallId, Connected, EventError, Handled, UNTOLD_MAX, UserEvent};
+pub use holding::RELEASES_PER_RECORD_MAX;
 pub use input::{
     AppendId, Attachment, CommandError, CommandId, Input, NewSession, OpenError, OpenId, Opening, Output,
     Resuming, SessionEnded, SessionHandle, SocketEnd,
@@ -82,6 +87,7 @@ use crate::wire::{ConnectionId, GroupName, UserId};
 use checkpoint::Covered;
 use folding::Folding;
 use handling::Untold;
+use holding::Moving;
 use marks::Marks;
 use owner::{Expired, Proposal};
 use state::HubState;
@@ -149,7 +155,8 @@ pub struct Shard {
     id: ShardId,
     budget: Arc<MemoryBudget>,
     proposer: Proposer,
-    /// Set when this boot's `Booted` record has been applied: only then does the shard decide anything (R5).
+    /// Set when the record that begins this boot has been applied, and as long as the boot is not gone: only then does the
+    /// shard decide anything (R5).
     is_live: bool,
     state: HubState,
     /// Set until what was restored from checkpoints is caught up with.
@@ -171,6 +178,7 @@ pub struct Shard {
     /// Whether a handler of the application takes `disconnected` events.
     takes_disconnected: bool,
     untold: Untold,
+    moving: Moving,
     /// The session that was ended last since memory was short; none is ended while it is still there.
     shedding: Option<SessionKey>,
     /// Sessions whose outbox went over its limits.
@@ -204,6 +212,7 @@ impl Shard {
             marks: Marks::default(),
             takes_disconnected: false,
             untold: Untold::new(&budget),
+            moving: Moving::default(),
             shedding: None,
             overflowed: Vec::new(),
             outputs: VecDeque::new(),
@@ -216,7 +225,7 @@ impl Shard {
     /// `takes_disconnected` tells whether the application is told of the sessions that it ends.
     pub fn booted(boot: BootId, now: Time, takes_disconnected: bool) -> Record {
         Record {
-            key: Proposer::booted_key(boot),
+            key: Proposer::first_key(boot),
             time: now,
             sequence_ack: None,
             body: crate::log::Body::Booted { takes_disconnected, ends_all: false },
@@ -247,8 +256,10 @@ impl Shard {
             Input::Stop => self.stop(now),
             Input::Leave => self.mark_all(now),
             Input::AppendFailed { append, certainty } => self.append_failed(now, append, certainty),
+            Input::Gone(boot) => self.declare_gone(now, boot),
             Input::Timeout => self.fire_timers(now),
         }
+        self.propose_releases(now);
     }
 
     /// The next thing for the driver to do.
@@ -293,10 +304,14 @@ impl Shard {
         self.state.applied_bytes()
     }
 
-    /// Whether this boot decides about a session: it has the socket, or waits for it, and proposes the session's records.
+    /// Whether this boot decides about a session: it has the socket, or waits for it, and proposes the session's records; or
+    /// nobody holds it, and this boot leads.
     fn decides_for(&self, key: SessionKey) -> bool {
-        self.is_live
-            && self.sessions.get(key).is_some_and(|session| session.hold.is_all_of(self.proposer.boot()))
+        let Some(session) = self.sessions.get(key).filter(|_| self.is_live) else { return false };
+        match session.hold.holder {
+            Some(_) => session.hold.is_all_of(self.proposer.boot()),
+            None => self.leads(),
+        }
     }
 
     /// Sessions, detached ones included.
@@ -315,6 +330,7 @@ impl Shard {
             && self.sessions.is_empty()
             && self.untold() == 0
             && self.proposals.is_empty()
+            && !self.is_moving()
             && !self.has_waiting()
     }
 }

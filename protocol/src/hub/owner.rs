@@ -9,12 +9,12 @@ use super::{
     AppendId, CommandError, CommandId, Input, NewSession, OpenError, OpenId, Opening, Output, Resuming,
     SessionHandle, SessionKey, Shard, SocketEnd,
 };
-use crate::log::{Body, Certainty, EndReason, IdempotencyKey, Key, Opened, Record, Time};
+use crate::log::{Body, Certainty, EndReason, IdempotencyKey, Key, Offset, Opened, Record, Time};
 use crate::session::{
     Closing, GroupRoom, NextBatch, Outcome, Phase, Request, Session, SessionCharge, SessionLimits, UserPlace,
     may_be_in,
 };
-use crate::wire::{Close, Encoding, GroupName, ReconnectionToken, UserId};
+use crate::wire::{Close, ConnectionId, Encoding, GroupName, ReconnectionToken, UserId};
 
 /// Groups that sessions which are being ended, since their clients did not come back, may be in all together; others are
 /// ended when these are. Taking a session out of its groups takes a microsecond for each, and until then nobody else is
@@ -79,6 +79,8 @@ pub enum Purpose {
     },
     /// The session is over as soon as it is applied; until then it is tried again and again.
     End(SessionKey),
+    /// A socket waits for the session to be held here.
+    Attach(ConnectionId),
     /// A command waits for it.
     Command(CommandId),
     /// Nobody waits, but it is tried until it is there.
@@ -129,13 +131,17 @@ impl Shard {
         Some(Reserved { _charge: SessionCharge::new(&self.budget), _user_place: user_place })
     }
 
-    /// A resume appends nothing: attaching is the owner's own business.
+    /// A resume appends nothing where this boot holds the session already: attaching is the holder's own business.
     pub(super) fn resume(&mut self, now: Time, resuming: Resuming) {
-        let Resuming { open, connection_id, subprotocol, has_waited } = resuming;
+        let Resuming { open, subprotocol, has_waited, .. } = resuming;
         if !self.is_live {
             return self.refuse(open, OpenError::Unavailable);
         }
-        let Some(&key) = self.by_connection_id.get(&connection_id) else {
+        let Some(&key) = self.by_connection_id.get(&resuming.connection_id) else {
+            if self.state.is_shared() {
+                // Others may have begun it already (R10).
+                return self.attach_here(now, resuming);
+            }
             return self.refuse(open, OpenError::Refused);
         };
         let session = &self.sessions[key];
@@ -145,11 +151,13 @@ impl Shard {
         match session.phase {
             Phase::Live => {}
             // The client itself made the end: whatever becomes of the record, it has nothing to come back to.
-            Phase::Finishing(EndReason::ClientClosed | EndReason::ProtocolViolation)
-            | Phase::Ending(EndReason::ClientClosed | EndReason::ProtocolViolation) => {
+            Phase::Finishing(reason) | Phase::Ending(reason) if is_by_client(reason) => {
                 return self.refuse(open, OpenError::Refused);
             }
             Phase::Finishing(_) | Phase::Ending(_) => return self.refuse(open, OpenError::Unavailable),
+        }
+        if !session.hold.is_held_by(self.proposer.boot()) {
+            return self.attach_here(now, resuming);
         }
         if !has_waited && let Some(wait) = self.must_wait(key) {
             return self.refuse(open, wait);
@@ -211,7 +219,7 @@ impl Shard {
         } else {
             outbox.detach(from.epoch);
         }
-        if matches!(session.phase, Phase::Ending(_)) {
+        if matches!(session.phase, Phase::Ending(_)) && !self.state.is_shared() {
             outbox.free();
         }
         drop(outbox);
@@ -252,6 +260,13 @@ impl Shard {
     pub(super) fn append_next_batch(&mut self, now: Time, key: SessionKey) {
         let Some(session) = self.sessions.get_mut(key) else { return };
         if session.requests.has_batch() || matches!(session.phase, Phase::Ending(_)) {
+            return;
+        }
+        let (me, hold) = (self.proposer.boot(), session.hold);
+        if !hold.is_all_of(me) {
+            if hold.is_spoken_for_by(me) && hold.holder.is_some() {
+                self.release(key);
+            }
             return;
         }
         if session.requests.is_empty() {
@@ -337,15 +352,21 @@ impl Shard {
         self.drop_waiting(key);
         let Some(session) = self.sessions.get_mut(key) else { return };
         let mut outbox = session.outbox.lock();
-        self.woken.extend(match close {
-            None => outbox.end(),
-            Some(close) => {
-                outbox.free();
+        let is_told = outbox.is_attached() || is_by_client(reason);
+        self.woken.extend(match (close, self.state.is_shared()) {
+            (None, false) => outbox.end(),
+            (None, true) => outbox.close(Closing::Cut),
+            (Some(close), is_shared) => {
+                // Where others may bring the session back before its end, it has to be whole.
+                if !is_shared {
+                    outbox.free();
+                }
                 outbox.close(Closing::Now(close))
             }
         });
         drop(outbox);
-        self.propose_end(now, key, reason);
+        let attached = session.hold.attached;
+        self.propose_end(now, key, reason, Some(attached).filter(|_| self.state.is_shared() && !is_told));
     }
 
     pub(super) fn stop(&mut self, now: Time) {
@@ -357,10 +378,12 @@ impl Shard {
         }
     }
 
-    fn propose_end(&mut self, now: Time, key: SessionKey, reason: EndReason) {
+    /// `attached` is the only attachment that it ends, should there be another one before the record.
+    fn propose_end(&mut self, now: Time, key: SessionKey, reason: EndReason, attached: Option<Offset>) {
         let connection_id = self.sessions[key].identity.connection_id.clone();
         let disconnected = self.end_number(key);
-        self.propose(now, Body::Ended { connection_id, reason, disconnected }, None, Purpose::End(key));
+        let body = Body::Ended { connection_id, reason, disconnected, attached };
+        self.propose(now, body, None, Purpose::End(key));
     }
 
     /// Goes on with ends that an earlier boot had decided and that are not in the log.
@@ -371,7 +394,7 @@ impl Shard {
         };
         let ends = self.sessions.iter().filter_map(|(key, session)| Some((key, is_ending(session)?)));
         for (key, reason) in ends.collect::<Vec<_>>() {
-            self.propose_end(now, key, reason);
+            self.propose_end(now, key, reason, None);
         }
     }
 
@@ -480,7 +503,7 @@ impl Shard {
     pub(super) fn append_failed(&mut self, now: Time, append: AppendId, certainty: Certainty) {
         let is_settled = match append {
             AppendId::Batch { session, number } => self.batch_failed(now, session, number, certainty),
-            AppendId::Proposal(counter) => self.proposal_failed(counter, certainty),
+            AppendId::Proposal(counter) => self.proposal_failed(now, counter, certainty),
             AppendId::Marks(counter) => {
                 self.marks_failed(now, counter);
                 true
@@ -518,14 +541,14 @@ impl Shard {
 
     /// Settles a proposal that is certainly not in the log; tells whether that, or its record, is the end of the
     /// matter.
-    fn proposal_failed(&mut self, counter: u64, certainty: Certainty) -> bool {
+    fn proposal_failed(&mut self, now: Time, counter: u64, certainty: Certainty) -> bool {
         let Some(proposal) = self.proposals.get_mut(&counter) else { return true };
         proposal.may_have_happened |= certainty == Certainty::Indefinite;
         // Doomed: what the client was told stands, so the end has to be stored some time.
         let is_doomed = match proposal.purpose {
             Purpose::End(key) => self.sessions.contains_key(key),
             Purpose::Told => true,
-            Purpose::Open { .. } | Purpose::Command(_) => false,
+            Purpose::Open { .. } | Purpose::Attach(_) | Purpose::Command(_) => false,
         };
         if proposal.may_have_happened || is_doomed {
             return false;
@@ -534,6 +557,9 @@ impl Shard {
         match self.proposals.remove(&counter) {
             Some(Proposal { purpose: Purpose::Open { open, .. }, .. }) => {
                 self.refuse(open, OpenError::Unavailable);
+            }
+            Some(Proposal { purpose: Purpose::Attach(connection_id), .. }) => {
+                self.attaching_settled(now, &connection_id, Err(OpenError::Unavailable));
             }
             Some(Proposal { purpose: Purpose::Command(command), record, .. }) => {
                 self.command_settled(command, record.key.request, Err(CommandError::Unavailable));
@@ -571,7 +597,8 @@ impl Shard {
                 let is_detached = session.expires_at.is_none() && !session.outbox.lock().is_attached();
                 session.phase == Phase::Live && is_detached
             };
-            let groups = self.sessions.get(key).filter(has_no_client).map(|session| session.groups.len());
+            let session = self.sessions.get(key).filter(|_| self.decides_for(key));
+            let groups = session.filter(has_no_client).map(|session| session.groups.len());
             if groups.is_some_and(|groups| !self.expired.has_room(groups)) {
                 return;
             }
@@ -604,6 +631,11 @@ impl Shard {
             self.outputs.push_back(Output::Append { append, records });
         }
     }
+}
+
+/// Whether an end is the client's own doing, whatever becomes of its record.
+fn is_by_client(reason: EndReason) -> bool {
+    matches!(reason, EndReason::ClientClosed | EndReason::ProtocolViolation)
 }
 
 impl From<Opening> for Input {

@@ -52,6 +52,11 @@ impl Repeats {
         true
     }
 
+    /// Forgets a boot that is gone: whatever of its still arrives is passed over for that.
+    pub fn forget(&mut self, boot: BootId) {
+        self.proposers.retain(|(known, _), _| *known != boot);
+    }
+
     /// Forgets earlier boots: nothing of theirs can still arrive.
     pub fn forget_all_but(&mut self, boot: BootId) {
         self.proposers.retain(|(known, _), _| *known == boot);

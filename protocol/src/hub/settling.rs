@@ -6,8 +6,8 @@ use super::owner::{Proposal, Purpose};
 use super::state::{PassedOver, Verdict};
 use super::timer::Timer;
 use super::{Attachment, Connected, Done, OpenError, OpenId, Output, SessionHandle, SessionKey, Shard};
-use crate::log::{EventId, Record, Time};
-use crate::session::Outcome;
+use crate::log::{Body, EventId, Record, Time};
+use crate::session::{Outcome, Phase};
 use crate::wire::{ConnectionId, Downstream, ReconnectionToken};
 
 impl Shard {
@@ -21,6 +21,9 @@ impl Shard {
         verdict: Verdict,
     ) {
         let counter = record.key.boot.counter;
+        if let Body::Released { releases } = &record.body {
+            self.releases_settled(releases);
+        }
         self.proposer.settle(counter);
         if verdict == Verdict::PassedOver(PassedOver::Repeated) {
             // Its first copy has settled it.
@@ -30,7 +33,7 @@ impl Shard {
             return;
         }
         if let Some(proposal) = self.proposals.remove(&counter) {
-            return self.settle_proposal(proposal, record, verdict);
+            return self.settle_proposal(now, proposal, record, verdict);
         }
         // The ack of an id that was executed before is the same.
         if let Some(key) = session
@@ -41,7 +44,7 @@ impl Shard {
         }
     }
 
-    fn settle_proposal(&mut self, proposal: Proposal, record: &Record, verdict: Verdict) {
+    fn settle_proposal(&mut self, now: Time, proposal: Proposal, record: &Record, verdict: Verdict) {
         match proposal.purpose {
             Purpose::Open { open, reconnection_token, .. } => match record.body.connection_id() {
                 Some(id) if verdict == Verdict::TakesEffect => {
@@ -49,6 +52,19 @@ impl Shard {
                 }
                 _ => self.refuse(open, OpenError::Unavailable),
             },
+            Purpose::Attach(connection_id) => {
+                let is_here = verdict == Verdict::TakesEffect;
+                // The log's order has decided: nothing that is still to come brings such a session back.
+                let outcome = if is_here { Ok(()) } else { Err(OpenError::Refused) };
+                self.attaching_settled(now, &connection_id, outcome);
+            }
+            Purpose::End(key) if verdict == Verdict::PassedOver(PassedOver::Condition) => {
+                // Its client has come back before the end.
+                if let Some(session) = self.sessions.get_mut(key) {
+                    session.phase = Phase::Live;
+                    self.moving.changed.push(key);
+                }
+            }
             Purpose::End(_) | Purpose::Told => {}
             Purpose::Command(command) => {
                 let (refusal, done) = match verdict {
@@ -86,12 +102,17 @@ impl Shard {
 
     /// Attaches a new socket to a session and lets go of the old one.
     pub(super) fn attach(&mut self, key: SessionKey) -> Attachment {
+        self.cancel_expiry(key);
         let session = &mut self.sessions[key];
-        if let Some(at) = session.expires_at.take() {
-            self.timers.cancel(at, Timer::Expire(key));
-        }
         let epoch = session.outbox.lock().attach();
         Attachment { session: SessionHandle { key, epoch }, outbox: Arc::clone(&session.outbox) }
+    }
+
+    /// A session waits for its client no longer, or not here.
+    pub(super) fn cancel_expiry(&mut self, key: SessionKey) {
+        if let Some(at) = self.sessions[key].expires_at.take() {
+            self.timers.cancel(at, Timer::Expire(key));
+        }
     }
 
     /// Starts a detached session's retention. Where another start of a gateway decides about the session, no time runs here.

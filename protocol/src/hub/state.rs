@@ -5,9 +5,12 @@
 
 use std::sync::Arc;
 
+use super::nodes::Nodes;
 use super::repeats::Repeats;
 use super::request_window::{Known, RequestWindow};
-use crate::log::{BootId, ExecutedRequest, HubCheckpoint, Offset, Record, Refusal, RequestPage, Time};
+use crate::log::{
+    Body, BootId, ExecutedRequest, HubCheckpoint, Offset, Record, Refusal, RequestPage, Time,
+};
 
 /// The hub-wide part of the fold.
 #[derive(Debug, Default)]
@@ -17,6 +20,7 @@ pub struct HubState {
     time: Time,
     repeats: Repeats,
     requests: RequestWindow,
+    nodes: Nodes,
 }
 
 /// What the fold makes of a record.
@@ -37,6 +41,10 @@ pub enum PassedOver {
     KnownRequest(Option<Refusal>),
     /// The session has executed another request under this ack id before, or the same one.
     KnownAckId,
+    /// Its proposer is gone, or has not begun.
+    GoneBoot,
+    /// What it says about itself does not hold any more: see [`Body`].
+    Condition,
 }
 
 impl HubState {
@@ -52,6 +60,7 @@ impl HubState {
             time: stored.time,
             repeats: Repeats::restore(&stored.proposers),
             requests: RequestWindow::restore(&stored.requests, page)?,
+            nodes: Nodes::restore(&stored.nodes),
         })
     }
 
@@ -62,6 +71,7 @@ impl HubState {
             proposers: self.repeats.to_checkpoint(),
             requests: self.requests.to_checkpoint(),
             covers: Vec::new(),
+            nodes: self.nodes.to_checkpoint(),
         }
     }
 
@@ -85,6 +95,25 @@ impl HubState {
         &self.requests
     }
 
+    /// The gateways that share the log.
+    pub fn nodes(&self) -> &Nodes {
+        &self.nodes
+    }
+
+    /// Whether several gateways may write the log.
+    pub fn is_shared(&self) -> bool {
+        !self.nodes.is_empty()
+    }
+
+    /// The live start that is gone with this record, should it take effect.
+    pub fn ended_by(&self, record: &Record) -> Option<BootId> {
+        match &record.body {
+            Body::NodeStarted(started) => self.nodes.live_boot_of(&started.node),
+            Body::NodeGone(gone) => Some(gone.boot).filter(|boot| self.nodes.is_live(*boot)),
+            _ => None,
+        }
+    }
+
     /// Whether a record of this offset was judged already.
     pub fn has_judged(&self, offset: Offset) -> bool {
         self.applied.is_some_and(|applied| offset <= applied)
@@ -94,6 +123,15 @@ impl HubState {
     pub fn judge(&mut self, offset: Offset, record: &Record) -> Verdict {
         self.applied = Some(offset);
         self.applied_bytes += record.encoded_bytes() as u64;
+        let boot = record.key.boot.boot;
+        let ended = self.ended_by(record);
+        if let Body::NodeStarted(started) = &record.body {
+            if !self.nodes.start(offset, boot, started) {
+                return Verdict::PassedOver(PassedOver::Condition);
+            }
+        } else if self.is_shared() && !self.nodes.is_live(boot) {
+            return Verdict::PassedOver(PassedOver::GoneBoot);
+        }
         self.time = self.time.max(record.time);
         if !self.repeats.insert(&record.key.boot) {
             return Verdict::PassedOver(PassedOver::Repeated);
@@ -103,6 +141,14 @@ impl HubState {
                 return Verdict::PassedOver(PassedOver::KnownRequest(refusal));
             }
             self.requests.insert(request, self.time, record.body.refusal());
+        }
+        if let Body::NodeGone(gone) = &record.body
+            && !self.nodes.end(offset, gone.boot)
+        {
+            return Verdict::PassedOver(PassedOver::Condition);
+        }
+        if let Some(ended) = ended {
+            self.repeats.forget(ended);
         }
         Verdict::TakesEffect
     }

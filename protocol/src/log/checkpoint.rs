@@ -17,7 +17,7 @@ use bytes::Bytes;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::{
-    AckKey, BootId, Disconnected, EndReason, HandlerState, Hold, Offset, RequestKind, RequestPage,
+    AckKey, BootId, Disconnected, EndReason, HandlerState, Hold, NodeName, Offset, RequestKind, RequestPage,
     RequestsCheckpoint, SessionIdentity, Time,
 };
 use crate::wire::{ConnectionId, GroupName, Message, SequenceId};
@@ -140,6 +140,25 @@ pub struct HubCheckpoint {
     /// Up to where each chunk covers the log, in the order of chunks. One that is stored with a later offset covers
     /// that much.
     pub covers: Vec<Offset>,
+    /// The gateways that share the log, sorted by name; none of a log that only one writes.
+    pub nodes: Vec<NodeCheckpoint>,
+}
+
+/// A gateway that shares the log, or did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeCheckpoint {
+    /// Its name.
+    pub name: NodeName,
+    /// Its last start.
+    pub boot: BootId,
+    /// Where that began.
+    pub since: Offset,
+    /// The last record that changed something here.
+    pub changed: Offset,
+    /// Whether it is not gone.
+    pub is_live: bool,
+    /// The latest version of records that it reads.
+    pub record_version: u8,
 }
 
 /// Which appends of a shard in a boot were applied, as far as a copy of one may still come.

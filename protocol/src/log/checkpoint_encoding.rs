@@ -22,14 +22,15 @@ use super::encoding::{
     reason_number, reason_of, subprotocol_number, texts,
 };
 use super::handler_encoding::StoredDisconnected;
+use super::node_encoding::StoredNode;
 use super::{
     AckKey, BootId, Disconnected, EventId, Fingerprint, HandlerState, Hold, Offset, RecordError,
     RequestNumbers, RequestsCheckpoint, Time,
 };
 use crate::wire::{GroupName, Message, Payload, Sender, UserId};
 
-/// The latest version that this build knows.
-pub const CHECKPOINT_VERSION: u8 = 1;
+/// The latest version that this build knows. A part says the earliest that has all of what is in it: 2 has nodes.
+pub const CHECKPOINT_VERSION: u8 = 2;
 
 /// Why stored bytes are not a checkpoint that this build knows.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -38,7 +39,7 @@ pub enum CheckpointError {
     #[error("an empty checkpoint")]
     Empty,
     /// Written by another version.
-    #[error("checkpoint version {0} is unknown; this build reads version {CHECKPOINT_VERSION}")]
+    #[error("checkpoint version {0} is unknown; this build reads versions 1 to {CHECKPOINT_VERSION}")]
     UnknownVersion(u8),
     /// The bytes are no checkpoint of their version.
     #[error("a damaged checkpoint: {0}")]
@@ -75,8 +76,9 @@ impl HubCheckpoint {
             forgotten_first_sent,
             // The chunks' offsets lie a little above the hub's, in no order.
             covers: self.covers.iter().map(|covers| covers.0.wrapping_sub(applied.0)).collect(),
+            nodes: self.nodes.iter().map(Into::into).collect(),
         };
-        encode(&hub)
+        encode_as(if self.nodes.is_empty() { 1 } else { 2 }, &hub)
     }
 
     /// Reads one that covers the log up to `applied`.
@@ -98,6 +100,7 @@ impl HubCheckpoint {
             proposers: proposers.collect::<Result<_, CheckpointError>>()?,
             requests: stored.requests(),
             covers: stored.covers.iter().map(|covers| Offset(covers.wrapping_add(applied.0))).collect(),
+            nodes: stored.nodes.into_iter().map(TryInto::try_into).collect::<Result<_, _>>()?,
         })
     }
 }
@@ -161,8 +164,12 @@ impl MessageCheckpoint {
 }
 
 pub(super) fn encode(message: &impl prost::Message) -> Bytes {
+    encode_as(1, message)
+}
+
+fn encode_as(version: u8, message: &impl prost::Message) -> Bytes {
     let mut out = BytesMut::with_capacity(1 + message.encoded_len());
-    out.put_u8(CHECKPOINT_VERSION);
+    out.put_u8(version);
     message.encode_raw(&mut out);
     out.freeze()
 }
@@ -170,7 +177,7 @@ pub(super) fn encode(message: &impl prost::Message) -> Bytes {
 pub(super) fn decode<M: prost::Message + Default>(stored: Bytes) -> Result<M, CheckpointError> {
     match stored.first() {
         None => Err(CheckpointError::Empty),
-        Some(&CHECKPOINT_VERSION) => {
+        Some(1..=CHECKPOINT_VERSION) => {
             M::decode(stored.slice(1..)).map_err(|error| CheckpointError::Damaged(error.to_string()))
         }
         Some(&version) => Err(CheckpointError::UnknownVersion(version)),
@@ -219,6 +226,8 @@ struct StoredHub {
     repeatable_next: u64,
     #[prost(uint64, optional, tag = "8")]
     forgotten_first_sent: Option<u64>,
+    #[prost(message, repeated, tag = "9")]
+    nodes: Vec<StoredNode>,
 }
 
 impl StoredHub {
@@ -256,13 +265,17 @@ struct StoredChunk {
     boots: Vec<Bytes>,
 }
 
+/// Stands for nobody among the boots that sessions name.
+const NOBODY: BootId = BootId(0);
+
 /// The boots that the sessions of a chunk name, in the order in which they come up.
 #[derive(Default)]
 struct Boots(Vec<BootId>);
 
 impl Boots {
-    /// The place of a boot.
-    fn place(&mut self, boot: BootId) -> u32 {
+    /// The place of a boot, or of nobody.
+    fn place(&mut self, boot: Option<BootId>) -> u32 {
+        let boot = boot.unwrap_or(NOBODY);
         let known = self.0.iter().position(|known| *known == boot);
         let place = known.unwrap_or_else(|| {
             self.0.push(boot);
@@ -277,8 +290,9 @@ impl Boots {
         boots.map(Self).map_err(|_| CheckpointError::Invalid("boot"))
     }
 
-    fn at(&self, place: u32) -> Result<BootId, CheckpointError> {
-        self.0.get(place as usize).copied().ok_or(CheckpointError::Invalid("boot"))
+    fn at(&self, place: u32) -> Result<Option<BootId>, CheckpointError> {
+        let boot = self.0.get(place as usize).ok_or(CheckpointError::Invalid("boot"))?;
+        Ok(Some(*boot).filter(|boot| *boot != NOBODY))
     }
 }
 

@@ -17,10 +17,9 @@
 //! | `Opened` | 10, 11 | from where on in the past a group is read; who is told of its members |
 //! | `Joined`, `Left` | 3, 4 | the same |
 //! | `Published` | 9 | how much of its group is kept |
-//! | `Ended` | 4 | the attachment that it ends |
 //! | `Sent` | 6, 7, 8 | how much of its group is kept; what it was read from; who is told |
 //! | `Added`, `Removed` | 3, 4 | as `Joined` |
-//! | bodies | 24 to 27, 29, 30 | nodes, holds, checkpoints of a cluster |
+//! | bodies | 29, 30 | checkpoints and beats of a cluster |
 //! | bodies | 40 to 53 | invocations, streams, transactions, subscriptions, readers |
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -29,14 +28,21 @@ use prost::Message as _;
 use super::application_encoding::{StoredIdempotencyKey, StoredRefused, StoredSelection};
 use super::handler_encoding::{StoredHandled, StoredTold};
 use super::mark_encoding::StoredAcked;
+use super::node_encoding::{StoredAttached, StoredNodeGone, StoredNodeStarted, StoredReleased};
 use super::{
-    AckKey, Body, BootId, BootKey, EndReason, Fingerprint, HandlerState, Key, Opened, Permission, Published,
-    Record, Refusal, Sent, SessionIdentity, Time,
+    AckKey, Body, BootId, BootKey, EndReason, Fingerprint, HandlerState, Key, Offset, Opened, Permission,
+    Published, Record, Refusal, Sent, SessionIdentity, Time,
 };
 use crate::wire::{ConnectionId, GroupName, Metadata, Payload, PayloadKind, Subprotocol, UserId};
 
-/// The latest version that this build knows.
-pub const RECORD_VERSION: u8 = 1;
+/// The latest version that this build knows. A record says the earliest that has all of what is in it, so that others can
+/// read what they know.
+///
+/// | version | has |
+/// |---|---|
+/// | 1 | what one gateway writes |
+/// | 2 | nodes, attachments, releases; an end that counts only while its attachment is the last |
+pub const RECORD_VERSION: u8 = 2;
 
 /// Why stored bytes are not a record of a version that this build knows.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -45,7 +51,7 @@ pub enum RecordError {
     #[error("an empty record")]
     Empty,
     /// Written by another version.
-    #[error("record version {0} is unknown; this build reads version {RECORD_VERSION}")]
+    #[error("record version {0} is unknown; this build reads versions 1 to {RECORD_VERSION}")]
     UnknownVersion(u8),
     /// The bytes are no record of their version.
     #[error("a damaged record: {0}")]
@@ -60,15 +66,24 @@ impl Record {
     pub fn encode(&self) -> Bytes {
         let message = StoredRecord::from(self);
         let mut out = BytesMut::with_capacity(1 + message.encoded_len());
-        out.put_u8(RECORD_VERSION);
+        out.put_u8(self.version());
         message.encode_raw(&mut out);
         out.freeze()
+    }
+
+    /// The earliest version that has all of what is in it.
+    pub fn version(&self) -> u8 {
+        match &self.body {
+            Body::NodeStarted(_) | Body::NodeGone(_) | Body::Attached { .. } | Body::Released { .. } => 2,
+            Body::Ended { attached: Some(_), .. } => 2,
+            _ => 1,
+        }
     }
 
     /// Reads a record; payload bytes are shared with `stored`, not copied.
     pub fn decode(stored: Bytes) -> Result<Self, RecordError> {
         let version = *stored.first().ok_or(RecordError::Empty)?;
-        if version != RECORD_VERSION {
+        if !(1..=RECORD_VERSION).contains(&version) {
             return Err(RecordError::UnknownVersion(version));
         }
         let message = StoredRecord::decode(stored.slice(1..));
@@ -88,7 +103,7 @@ struct StoredRecord {
     boot_key: Option<StoredBootKey>,
     #[prost(message, optional, tag = "5")]
     idempotency_key: Option<StoredIdempotencyKey>,
-    #[prost(oneof = "StoredBody", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 28, 31")]
+    #[prost(oneof = "StoredBody", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31")]
     body: Option<StoredBody>,
 }
 
@@ -144,6 +159,14 @@ enum StoredBody {
     Handled(StoredHandled),
     #[prost(message, tag = "23")]
     Told(StoredTold),
+    #[prost(message, tag = "24")]
+    NodeStarted(StoredNodeStarted),
+    #[prost(message, tag = "25")]
+    NodeGone(StoredNodeGone),
+    #[prost(message, tag = "26")]
+    Attached(StoredAttached),
+    #[prost(message, tag = "27")]
+    Released(StoredReleased),
     #[prost(message, tag = "28")]
     Acked(StoredAcked),
     #[prost(message, tag = "31")]
@@ -234,6 +257,8 @@ struct StoredEnded {
     reason: u32,
     #[prost(uint64, optional, tag = "3")]
     disconnected: Option<u64>,
+    #[prost(uint64, optional, tag = "4")]
+    attached: Option<u64>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -391,10 +416,11 @@ impl From<&Body> for StoredBody {
             Body::Revoked { connection_id, permission, group } => {
                 Self::Revoked(rule(connection_id, *permission, group))
             }
-            Body::Ended { connection_id, reason, disconnected } => Self::Ended(StoredEnded {
+            Body::Ended { connection_id, reason, disconnected, attached } => Self::Ended(StoredEnded {
                 connection_id: connection_id.to_string(),
                 reason: reason_number(*reason),
                 disconnected: *disconnected,
+                attached: attached.map(|attached| attached.0),
             }),
             Body::Sent(sent) => Self::Sent(StoredSent {
                 selection: Some((&sent.selection).into()),
@@ -421,6 +447,12 @@ impl From<&Body> for StoredBody {
             Body::Told { connection_ids } => Self::Told(StoredTold {
                 connection_ids: connection_ids.iter().map(ToString::to_string).collect(),
             }),
+            Body::NodeStarted(started) => Self::NodeStarted(started.into()),
+            Body::NodeGone(gone) => Self::NodeGone((*gone).into()),
+            Body::Attached { connection_id, subprotocol } => {
+                Self::Attached(StoredAttached::new(connection_id, *subprotocol))
+            }
+            Body::Released { releases } => Self::Released(releases.as_slice().into()),
             Body::Refused(refusal) => Self::Refused(StoredRefused { refusal: refusal_number(*refusal) }),
         }
     }
@@ -487,10 +519,11 @@ impl TryFrom<StoredBody> for Body {
                 let (connection_id, permission, group) = rule.parts()?;
                 Self::Revoked { connection_id, permission, group }
             }
-            StoredBody::Ended(StoredEnded { connection_id, reason, disconnected }) => Self::Ended {
+            StoredBody::Ended(StoredEnded { connection_id, reason, disconnected, attached }) => Self::Ended {
                 connection_id: ConnectionId::new(&connection_id),
                 reason: reason_of(reason).ok_or(RecordError::Invalid("reason"))?,
                 disconnected,
+                attached: attached.map(Offset),
             },
             StoredBody::Sent(sent) => Self::Sent(sent.try_into()?),
             StoredBody::Added(StoredMembers { selection, groups }) => {
@@ -507,6 +540,10 @@ impl TryFrom<StoredBody> for Body {
             StoredBody::Told(StoredTold { connection_ids }) => {
                 Self::Told { connection_ids: connection_ids.iter().map(|id| ConnectionId::new(id)).collect() }
             }
+            StoredBody::NodeStarted(started) => started.try_into()?,
+            StoredBody::NodeGone(gone) => gone.into(),
+            StoredBody::Attached(attached) => attached.try_into()?,
+            StoredBody::Released(released) => released.try_into()?,
             StoredBody::Refused(StoredRefused { refusal }) => {
                 Self::Refused(refusal_of(refusal).ok_or(RecordError::Invalid("refusal"))?)
             }

@@ -4,20 +4,21 @@ use std::path::PathBuf;
 
 use super::*;
 
-pub(super) fn fixtures() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/records/v1")
+/// Where those of a version are.
+pub(super) fn fixtures(version: u8) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/records/v{version}"))
 }
 
 /// Reads hexadecimal bytes; what follows a `#` says what they are.
-pub(super) fn fixture(name: &str) -> Bytes {
-    let text = std::fs::read_to_string(fixtures().join(name).with_extension("hex")).unwrap();
+pub(super) fn fixture(version: u8, name: &str) -> Bytes {
+    let text = std::fs::read_to_string(fixtures(version).join(name).with_extension("hex")).unwrap();
     let code = text.lines().map(|line| line.split('#').next().unwrap_or_default());
     code.flat_map(str::split_whitespace).map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
 }
 
 /// What each fixture says.
 pub(super) fn all() -> Vec<(&'static str, Record)> {
-    [of_clients(), of_the_application(), of_event_handlers(), of_owners()].concat()
+    [of_clients(), of_the_application(), of_event_handlers(), of_owners(), of_nodes()].concat()
 }
 
 /// What clients do, and how sessions begin and end.
@@ -118,7 +119,7 @@ fn of_clients() -> Vec<(&'static str, Record)> {
                 group: lobby(),
             }),
         ),
-        ("ended", bare(Body::Ended { connection_id: c1(), reason: EndReason::Expired, disconnected: None })),
+        ("ended", bare(Body::Ended { connection_id: c1(), reason: EndReason::Expired, disconnected: None, attached: None })),
     ]
 }
 
@@ -208,7 +209,7 @@ fn of_event_handlers() -> Vec<(&'static str, Record)> {
         ("opened-with-state", bare(Body::Opened(opened))),
         (
             "ended-telling",
-            bare(Body::Ended { connection_id: c1(), reason: EndReason::Expired, disconnected: Some(3) }),
+            bare(Body::Ended { connection_id: c1(), reason: EndReason::Expired, disconnected: Some(3), attached: None }),
         ),
         ("closed-telling", bare(Body::Closed { selection, reason: String::new(), takes_disconnected: true })),
         ("handled", handled),
@@ -236,6 +237,42 @@ fn of_owners() -> Vec<(&'static str, Record)> {
         ("acked", fixed_record(2, 1, None, None, Body::Acked { marks })),
         ("booted-copy", fixed_record(0, 0, None, None, booted)),
         ("refused", refused),
+    ]
+}
+
+/// What gateways write that share a log.
+fn of_nodes() -> Vec<(&'static str, Record)> {
+    let (c1, c2) = (ConnectionId::new("c-1"), ConnectionId::new("c-2"));
+    let bare = |body| fixed_record(2, 1, None, None, body);
+    let started = NodeStarted {
+        node: NodeName::new("gw-1").unwrap(),
+        seen: Offset(300),
+        record_version: 2,
+        takes_disconnected: true,
+    };
+    let gone = NodeGone {
+        boot: BootId(0xffee_ddcc_bbaa_9988_7766_5544_3322_1100),
+        is_stopped: true,
+        takes_disconnected: true,
+    };
+    let release = |connection_id: &ConnectionId, attached| Release {
+        connection_id: connection_id.clone(),
+        attached: Offset(attached),
+    };
+    let releases = vec![release(&c1, 300), release(&c2, 310)];
+    let subprotocol = Subprotocol::JsonReliable;
+    let ended = Body::Ended {
+        connection_id: c1.clone(),
+        reason: EndReason::Expired,
+        disconnected: None,
+        attached: Some(Offset(300)),
+    };
+    vec![
+        ("node-started", fixed_record(0, 0, None, None, Body::NodeStarted(started))),
+        ("node-gone", bare(Body::NodeGone(gone))),
+        ("attached", bare(Body::Attached { connection_id: c1, subprotocol })),
+        ("released", bare(Body::Released { releases })),
+        ("ended-attachment", bare(ended)),
     ]
 }
 

@@ -9,7 +9,8 @@ use super::*;
 use crate::filter::Filter;
 use crate::log::HandlerReply;
 use crate::log::{
-    Audience, IdempotencyKey, Offset, Refusal, RequestName, Selection, SequenceMark, SessionIdentity,
+    Audience, IdempotencyKey, NodeGone, NodeName, NodeStarted, Refusal, Release, RequestName, Selection,
+    SequenceMark, SessionIdentity,
 };
 use fixtures::{fixture, fixtures};
 
@@ -67,7 +68,10 @@ proptest! {
         stored[at] ^= flipped;
         let read = Record::decode(stored.into());
         if at == 0 {
-            prop_assert_eq!(read, Err(RecordError::UnknownVersion(RECORD_VERSION ^ flipped)));
+            let version = record.version() ^ flipped;
+            if !(1..=RECORD_VERSION).contains(&version) {
+                prop_assert_eq!(read, Err(RecordError::UnknownVersion(version)));
+            }
         } else if let Ok(read) = read {
             prop_assert_eq!(Record::decode(read.encode()), Ok(read));
         }
@@ -77,7 +81,7 @@ proptest! {
 #[test]
 fn each_version_is_read_for_ever() {
     for (name, record) in fixtures::all() {
-        let stored = fixture(name);
+        let stored = fixture(record.version(), name);
         assert_eq!(Record::decode(stored.clone()), Ok(record.clone()), "{name}");
         assert_eq!(record.encode(), stored, "{name}");
     }
@@ -85,11 +89,15 @@ fn each_version_is_read_for_ever() {
 
 #[test]
 fn every_fixture_is_used() {
-    let stored: BTreeSet<String> = std::fs::read_dir(fixtures())
-        .unwrap()
-        .map(|file| file.unwrap().file_name().into_string().unwrap())
-        .collect();
-    assert_eq!(stored, fixtures::all().iter().map(|(name, _)| format!("{name}.hex")).collect());
+    for version in 1..=RECORD_VERSION {
+        let stored: BTreeSet<String> = std::fs::read_dir(fixtures(version))
+            .unwrap()
+            .map(|file| file.unwrap().file_name().into_string().unwrap())
+            .collect();
+        let all = fixtures::all();
+        let of_version = all.iter().filter(|(_, record)| record.version() == version);
+        assert_eq!(stored, of_version.map(|(name, _)| format!("{name}.hex")).collect());
+    }
 }
 
 #[test]
@@ -133,8 +141,8 @@ fn no_bytes_are_no_record() {
 
 #[test]
 fn another_version_is_refused_by_its_number() {
-    for version in (0..=u8::MAX).filter(|version| *version != RECORD_VERSION) {
-        let mut stored = fixture("booted").to_vec();
+    for version in (0..=u8::MAX).filter(|version| !(1..=RECORD_VERSION).contains(version)) {
+        let mut stored = fixture(1, "booted").to_vec();
         stored[0] = version;
         assert_eq!(Record::decode(stored.into()), Err(RecordError::UnknownVersion(version)));
     }
@@ -226,7 +234,7 @@ fn what_is_missing_or_unknown_is_named() {
 
 #[test]
 fn a_body_of_a_later_build_is_refused() {
-    let mut bytes = fixture("booted").to_vec();
+    let mut bytes = fixture(1, "booted").to_vec();
     let later_body = [0xE2, 0x03, 0x00]; // field 60
     bytes.truncate(bytes.len() - 2);
     bytes.extend_from_slice(&later_body);
@@ -239,7 +247,7 @@ fn bytes_that_are_no_message_are_damaged() {
         let read = Record::decode(Bytes::copy_from_slice(damaged));
         assert!(matches!(read, Err(RecordError::Damaged(_))), "{damaged:?}: {read:?}");
     }
-    let mut not_utf8 = fixture("ended").to_vec();
+    let mut not_utf8 = fixture(1, "ended").to_vec();
     let id = not_utf8.windows(3).position(|bytes| bytes == b"c-1").unwrap();
     not_utf8[id] = 0xFF;
     assert!(matches!(Record::decode(not_utf8.into()), Err(RecordError::Damaged(_))));
@@ -247,7 +255,7 @@ fn bytes_that_are_no_message_are_damaged() {
 
 #[test]
 fn an_error_shows_nothing_of_a_payload() {
-    let mut bytes = fixture("published").to_vec();
+    let mut bytes = fixture(1, "published").to_vec();
     let user = bytes.windows(3).position(|bytes| bytes == b"ada").unwrap();
     bytes[user] = 0xFF;
     let error = Record::decode(bytes.into()).unwrap_err();
@@ -324,6 +332,17 @@ fn refusal() -> impl Strategy<Value = Refusal> {
     select(vec![UnknownConnection, UnknownUser, TooManyRules, TooManyGroups])
 }
 
+fn node_started() -> impl Strategy<Value = NodeStarted> {
+    ("[a-z0-9.-]{1,20}", any::<u64>(), 1u8.., any::<bool>()).prop_map(
+        |(node, seen, record_version, takes_disconnected)| NodeStarted {
+            node: NodeName::new(&node).unwrap(),
+            seen: Offset(seen),
+            record_version,
+            takes_disconnected,
+        },
+    )
+}
+
 fn body() -> impl Strategy<Value = Body> {
     prop_oneof![
         any::<(bool, bool)>()
@@ -339,9 +358,22 @@ fn body() -> impl Strategy<Value = Body> {
         (connection_id(), a_permission(), group()).prop_map(|(connection_id, permission, group)| {
             Body::Revoked { connection_id, permission, group }
         }),
-        (connection_id(), reason(), option::of(any::<u64>())).prop_map(
-            |(connection_id, reason, disconnected)| Body::Ended { connection_id, reason, disconnected }
+        (connection_id(), reason(), option::of(any::<u64>()), option::of(any::<u64>())).prop_map(
+            |(connection_id, reason, disconnected, attached)| {
+                let attached = attached.map(Offset);
+                Body::Ended { connection_id, reason, disconnected, attached }
+            }
         ),
+        node_started().prop_map(Body::NodeStarted),
+        any::<(u128, bool, bool)>().prop_map(|(boot, is_stopped, takes_disconnected)| {
+            Body::NodeGone(NodeGone { boot: BootId(boot), is_stopped, takes_disconnected })
+        }),
+        (connection_id(), subprotocol())
+            .prop_map(|(connection_id, subprotocol)| Body::Attached { connection_id, subprotocol }),
+        vec((connection_id(), any::<u64>()), 1..5).prop_map(|releases| {
+            let release = |(connection_id, attached)| Release { connection_id, attached: Offset(attached) };
+            Body::Released { releases: releases.into_iter().map(release).collect() }
+        }),
         (connection_id(), option::of(reply()), option::of(state()))
             .prop_map(|(connection_id, reply, state)| Body::Handled { connection_id, reply, state }),
         vec(connection_id(), 0..4).prop_map(|connection_ids| Body::Told { connection_ids }),
@@ -388,18 +420,16 @@ fn selection() -> impl Strategy<Value = Selection> {
     })
 }
 
+fn subprotocol() -> impl Strategy<Value = Subprotocol> {
+    use Subprotocol::*;
+    select(vec![Json, JsonReliable, Raw, Protobuf, ProtobufReliable])
+}
+
 fn opened() -> impl Strategy<Value = Opened> {
-    let subprotocol = select(vec![
-        Subprotocol::Json,
-        Subprotocol::JsonReliable,
-        Subprotocol::Raw,
-        Subprotocol::Protobuf,
-        Subprotocol::ProtobufReliable,
-    ]);
     let user_id = option::of(any::<String>());
     let roles = vec(any::<String>(), 0..4);
     let handlers = (option::of(state()), option::of(any::<String>()));
-    let identity = (connection_id(), user_id, subprotocol, roles);
+    let identity = (connection_id(), user_id, subprotocol(), roles);
     (identity, groups(), any::<u32>(), any::<u32>(), handlers).prop_map(
         |(
             (connection_id, user_id, subprotocol, roles),

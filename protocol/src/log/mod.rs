@@ -15,6 +15,8 @@ mod hub_time;
 mod idempotency_key;
 mod identity;
 mod mark_encoding;
+mod node;
+mod node_encoding;
 mod proposer;
 mod record;
 mod record_size;
@@ -23,7 +25,7 @@ mod selection;
 
 pub use checkpoint::{
     AppliedAppends, CHUNKS, CheckpointChange, CheckpointKey, ChunkCheckpoint, HubCheckpoint,
-    MessageCheckpoint, MessageRef, RulesCheckpoint, SequenceIdsCheckpoint, SessionCheckpoint, chunk_of,
+    MessageCheckpoint, MessageRef, NodeCheckpoint, RulesCheckpoint, SequenceIdsCheckpoint, SessionCheckpoint, chunk_of,
 };
 pub use checkpoint_encoding::{CHECKPOINT_VERSION, CheckpointError};
 pub use encoding::{RECORD_VERSION, RecordError};
@@ -36,6 +38,7 @@ pub use idempotency_key::{
     RequestPage, RequestParts, RequestsCheckpoint,
 };
 pub use identity::SessionIdentity;
+pub use node::{NODE_NAME_BYTES_MAX, NodeGone, NodeName, NodeNameError, NodeStarted, Release};
 pub use proposer::Proposer;
 pub use record::{
     AckKey, Body, BootKey, EndReason, Key, Opened, Permission, Published, Record, Sent, SequenceMark,

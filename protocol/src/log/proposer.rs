@@ -16,13 +16,13 @@ pub struct Proposer {
 }
 
 impl Proposer {
-    /// The proposer of a shard in a boot. Counter 0 of a boot is its `Booted` record.
+    /// The proposer of a shard in a boot. Counter 0 of a boot is the record that begins it.
     pub fn new(boot: BootId, shard: u16) -> Self {
         Self { boot, shard, next_counter: 1, unsettled: BTreeSet::new(), last_time: Time(0) }
     }
 
-    /// The key of a boot's `Booted` record.
-    pub fn booted_key(boot: BootId) -> Key {
+    /// The key of the record that begins a boot.
+    pub fn first_key(boot: BootId) -> Key {
         Key { boot: BootKey { boot, shard: 0, counter: 0, settled_below: 0 }, ack: None, request: None }
     }
 
@@ -55,6 +55,11 @@ impl Proposer {
     /// Takes note that the outcome of a record is known.
     pub fn settle(&mut self, counter: u64) {
         self.unsettled.remove(&counter);
+    }
+
+    /// Whether this is the key of the record that begins its boot.
+    pub fn made_first(&self, key: &BootKey) -> bool {
+        key.boot == self.boot && key.counter == 0
     }
 
     /// Whether it made this key.

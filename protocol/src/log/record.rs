@@ -1,10 +1,10 @@
 //! The records of a hub's log.
 
 use super::{
-    BootId, Fingerprint, HandlerReply, HandlerState, IdempotencyKey, Offset, Refusal, Selection,
-    SessionIdentity, Time,
+    BootId, Fingerprint, HandlerReply, HandlerState, IdempotencyKey, NodeGone, NodeStarted, Offset, Refusal,
+    Release, Selection, SessionIdentity, Time,
 };
-use crate::wire::{AckId, ConnectionId, GroupName, Metadata, Payload, SequenceId, UserId};
+use crate::wire::{AckId, ConnectionId, GroupName, Metadata, Payload, SequenceId, Subprotocol, UserId};
 
 /// One change of shared state. It takes effect when it comes back from the log with its offset.
 #[derive(Debug, Clone, PartialEq)]
@@ -107,6 +107,9 @@ pub enum Body {
         reason: EndReason,
         /// The number of its `disconnected` event, when the application is to be told.
         disconnected: Option<u64>,
+        /// Of an end that no client was told of, in a log that several share: the session's last attachment. It counts only
+        /// while that is the last one.
+        attached: Option<Offset>,
     },
     /// The application sends a message.
     Sent(Sent),
@@ -151,6 +154,22 @@ pub enum Body {
     Told {
         /// The sessions, at least one.
         connection_ids: Vec<ConnectionId>,
+    },
+    /// A gateway takes part in the log from here on.
+    NodeStarted(NodeStarted),
+    /// A start of a gateway is over.
+    NodeGone(NodeGone),
+    /// The proposer holds a session from here on. Of no effect if there is none, or it can't be resumed so.
+    Attached {
+        /// The session.
+        connection_id: ConnectionId,
+        /// What its socket speaks; must be the session's own.
+        subprotocol: Subprotocol,
+    },
+    /// The proposer, who spoke for these sessions until here, has nothing in flight for them.
+    Released {
+        /// At least one.
+        releases: Vec<Release>,
     },
     /// A repeatable request of the application was refused. Nothing changes but that its repetition is answered so too.
     Refused(Refusal),
@@ -262,6 +281,9 @@ impl Body {
             | Self::Closed { .. }
             | Self::Acked { .. }
             | Self::Told { .. }
+            | Self::NodeStarted(_)
+            | Self::NodeGone(_)
+            | Self::Released { .. }
             | Self::Refused(_) => None,
             Self::Opened(opened) => Some(&opened.identity.connection_id),
             Self::Published(published) => published.publisher.as_ref(),
@@ -270,6 +292,7 @@ impl Body {
             | Self::Granted { connection_id, .. }
             | Self::Revoked { connection_id, .. }
             | Self::Handled { connection_id, .. }
+            | Self::Attached { connection_id, .. }
             | Self::Ended { connection_id, .. } => Some(connection_id),
         }
     }

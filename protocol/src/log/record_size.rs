@@ -84,7 +84,8 @@ impl Body {
     fn size(&self) -> Size {
         let of = |connection_id: &ConnectionId| Size::default().part(connection_id.as_str().len());
         match self {
-            Self::Booted { .. } | Self::Refused(_) => Size::default(),
+            Self::Booted { .. } | Self::NodeGone(_) | Self::Refused(_) => Size::default(),
+            Self::NodeStarted(started) => Size::default().part(started.node.as_str().len()),
             Self::Opened(opened) => opened.size(),
             Self::Joined { connection_id, groups } | Self::Left { connection_id, groups } => {
                 of(connection_id).groups(groups)
@@ -93,7 +94,12 @@ impl Body {
             Self::Granted { connection_id, group, .. } | Self::Revoked { connection_id, group, .. } => {
                 of(connection_id).part(group.as_str().len())
             }
-            Self::Ended { connection_id, .. } => of(connection_id),
+            Self::Ended { connection_id, .. } | Self::Attached { connection_id, .. } => of(connection_id),
+            Self::Released { releases } => {
+                let kept_by = Size { memory: allocated(size_of_val(&**releases)), encoded: 0 };
+                let ids = releases.iter().map(|release| release.connection_id.as_str().len());
+                ids.fold(kept_by, |size, bytes| size.part(bytes + ENCODED_MARK_BYTES))
+            }
             Self::Sent(Sent { selection, payload, metadata, .. }) => {
                 Size::default().selection(selection).payload(payload, metadata)
             }

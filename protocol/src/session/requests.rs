@@ -146,6 +146,14 @@ impl Requests {
         matches!(self.batch.front(), Some((Slot::Call(_), _)))
     }
 
+    /// Gives up the batch's call, if an event handler is at work for it; returns the request's size on the wire.
+    pub fn drop_call(&mut self) -> Option<usize> {
+        if !self.is_calling() {
+            return None;
+        }
+        self.batch.pop_front().map(|(_, bytes)| bytes)
+    }
+
     /// Takes the answer to the batch's call, if it is still this one's: `settle` makes its slot.
     pub fn answer_call(&mut self, batch: u64, settle: impl FnOnce(Option<AckKey>) -> Slot) {
         if self.batch_number != batch {

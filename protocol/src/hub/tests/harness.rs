@@ -51,6 +51,10 @@ pub(super) struct World {
     pub connected: Vec<Connected>,
     pub disconnected: Vec<Disconnected>,
     pub ended: Vec<SessionEnded>,
+    /// Whether the log has said that this boot is gone.
+    pub is_gone: bool,
+    /// How often the record that begins this boot has come to nothing.
+    pub starts_too_late: usize,
     /// Whether its application wants to know of ends.
     pub takes_disconnected: bool,
     settings: HubSettings,
@@ -73,8 +77,15 @@ impl World {
     }
 
     pub fn with(settings: HubSettings, budget_bytes: usize) -> Self {
+        let mut world = Self::before_first_start(settings, budget_bytes);
+        world.restart();
+        world
+    }
+
+    /// No process has started.
+    pub fn before_first_start(settings: HubSettings, budget_bytes: usize) -> Self {
         let budget = Arc::new(MemoryBudget::new(budget_bytes));
-        let mut world = Self {
+        Self {
             now: START,
             shard: Shard::new(settings.clone(), ShardId::WHOLE, BootId(0), Arc::clone(&budget)),
             budget,
@@ -86,14 +97,14 @@ impl World {
             connected: Vec::new(),
             disconnected: Vec::new(),
             ended: Vec::new(),
+            is_gone: false,
+            starts_too_late: 0,
             takes_disconnected: false,
             settings,
             applied: 0,
             boots: 0,
             next_name: 0,
-        };
-        world.restart();
-        world
+        }
     }
 
     /// A new process folds what is in the log, then its own boot. What was not stored is lost.
@@ -104,7 +115,12 @@ impl World {
 
     /// A new process that has not folded anything.
     pub fn start(&mut self) {
-        self.boots += 1;
+        self.start_as(self.boots + 1);
+    }
+
+    /// The same, with a boot of this number.
+    pub fn start_as(&mut self, boot: u128) {
+        self.boots = boot;
         self.appends.clear();
         self.calls.clear();
         self.disconnected.clear();
@@ -112,6 +128,11 @@ impl World {
         self.applied = 0;
         let budget = Arc::clone(&self.budget);
         self.shard = Shard::new(self.settings.clone(), ShardId::WHOLE, BootId(self.boots), budget);
+    }
+
+    /// The boot of the process.
+    pub fn shard_boot(&self) -> BootId {
+        BootId(self.boots)
     }
 
     /// The process's own boot is stored and everything folded.
@@ -137,6 +158,8 @@ impl World {
                 Output::Connected(connected) => self.connected.push(*connected),
                 Output::Disconnected(disconnected) => self.disconnected.push(*disconnected),
                 Output::Ended(ended) => self.ended.push(*ended),
+                Output::StartTooLate => self.starts_too_late += 1,
+                Output::Gone => self.is_gone = true,
             }
         }
         self.shard.wake_writers();
@@ -257,11 +280,17 @@ impl World {
         subprotocol: Subprotocol,
         has_waited: bool,
     ) -> Result<Client, OpenError> {
-        let open = OpenId(self.name());
-        let id = ConnectionId::new(id);
-        self.handle(Input::Resume(Resuming { open, connection_id: id.clone(), subprotocol, has_waited }));
+        let open = self.ask_to_resume(id, subprotocol, has_waited);
         let outcome = self.opened.remove(&open).expect("a resume is answered at once");
-        outcome.map(|attachment| Client { id, attachment })
+        outcome.map(|attachment| Client { id: ConnectionId::new(id), attachment })
+    }
+
+    /// A socket wants a session; nothing is stored yet.
+    pub fn ask_to_resume(&mut self, id: &str, subprotocol: Subprotocol, has_waited: bool) -> OpenId {
+        let open = OpenId(self.name());
+        let connection_id = ConnectionId::new(id);
+        self.handle(Input::Resume(Resuming { open, connection_id, subprotocol, has_waited }));
+        open
     }
 
     pub fn resume(&mut self, client: &Client) -> Client {
@@ -433,6 +462,10 @@ pub(super) fn body_name(record: &Record) -> String {
         }
         Body::Acked { marks } => format!("acked {}", marks.len()),
         Body::Told { connection_ids } => format!("told {}", connection_ids[0]),
+        Body::NodeStarted(started) => format!("started {}", started.node),
+        Body::NodeGone(gone) => format!("gone {}", gone.boot.0),
+        Body::Attached { .. } => "attached".to_owned(),
+        Body::Released { releases } => format!("released {}", releases[0].connection_id),
         Body::Refused(refusal) => format!("refused {refusal:?}"),
     };
     match record.body.connection_id() {

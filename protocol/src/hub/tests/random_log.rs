@@ -256,7 +256,7 @@ impl LogWriter {
             }
             Step::End(name, is_told) => {
                 let (reason, disconnected) = (EndReason::Expired, is_told.then_some(n));
-                (false, Body::Ended { connection_id: id(name), reason, disconnected })
+                (false, Body::Ended { connection_id: id(name), reason, disconnected, attached: None })
             }
             Step::Handled(name, has_reply, has_state) => {
                 let reply = has_reply.then(|| HandlerReply {
