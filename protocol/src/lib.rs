@@ -31,16 +31,19 @@
 //! * **R3** *Log first.* Nothing is sent or acknowledged before its record is in the log, durable where the store is.
 //! * **R4** *Refuse before, never inside.* Every refusal (format, permission, fencing, limits, duplicates) happens
 //!   before the append, against applied state plus the session's own pending records. A record in the log always
-//!   takes effect; applying passes over only a repeated key and an ended session.
-//! * **R5** *Apply is blind to time and bounds.* Applying reads no clock and enforces no limit: it uses the record's
-//!   own time, stamped by the proposer and never decreasing. Overflow, expiry and shedding are decided by the live
-//!   owner alone, which appends `Ended`. Time-to-live is judged when transmitting.
+//!   takes effect; applying passes over only a repeated key, an ended session, and in a log that several gateways share
+//!   what a gateway wrote that is gone, and what says of itself when it does not count any more. Such a condition looks
+//!   at the whole hub or at the record's own session only, so that all shards and gateways agree.
+//! * **R5** *Apply is blind to time and bounds.* Applying reads no clock and enforces no limit: it uses the latest time
+//!   that records so far were stamped with. Overflow, expiry and shedding are decided by whoever decides for the session
+//!   alone, who appends `Ended`: its holder once it speaks, of a session that nobody holds the leader. Time-to-live is judged when transmitting.
 //! * **R6** *One socket.* A session is attached to at most one socket; the newest valid attachment wins at once.
 //!   What an older socket still says changes nothing; a record it had already appended counts, and its ack goes to
-//!   the new socket.
+//!   the new socket. Between gateways the last `Attached` in the log is the newest.
 //! * **R7** *One batch in flight per session.* Requests are appended in order; those that arrive meanwhile form the
 //!   next batch. After a failure nothing later is appended before the failed batch is settled. A duplicate waits for
-//!   its original's outcome; the pending set outlives the socket.
+//!   its original's outcome; the pending set outlives the socket. At any offset one gateway speaks for a session: it
+//!   releases the session only when its batch is settled, and the next speaks only after that, or when it is gone.
 //! * **R8** *Every record has a key.* An append that may or may not have happened is retried under the same key, and
 //!   the fold passes over the second copy.
 //! * **R9** *Bounded.* An outbox that overflows ends its session (a record, close code 1008); it never drops one
