@@ -176,9 +176,15 @@ impl World {
 
     /// The records stored so far come back.
     pub fn apply(&mut self) {
-        let records = self.log.iter().enumerate().skip(self.applied);
-        let portion = records.map(|(offset, record)| (Offset(offset as u64), Arc::clone(record))).collect();
-        self.applied = self.log.len();
+        self.apply_some(usize::MAX);
+    }
+
+    /// So many of the records stored so far come back.
+    pub fn apply_some(&mut self, count_max: usize) {
+        let records = self.log.iter().enumerate().skip(self.applied).take(count_max);
+        let portion: Vec<_> =
+            records.map(|(offset, record)| (Offset(offset as u64), Arc::clone(record))).collect();
+        self.applied += portion.len();
         self.handle(Input::Records(portion));
     }
 

@@ -13,6 +13,7 @@ mod harness;
 mod hold_model;
 mod marks;
 mod nodes;
+mod nodes_random;
 mod random_log;
 mod raw;
 mod requests;

@@ -19,9 +19,9 @@ const B: usize = 1;
 const C: usize = 2;
 
 /// Nodes over one log. Nothing happens by itself: the test says whose append lands when, and who reads on.
-struct Cluster {
-    nodes: Vec<World>,
-    log: Vec<Arc<Record>>,
+pub(super) struct Cluster {
+    pub nodes: Vec<World>,
+    pub log: Vec<Arc<Record>>,
     boots: u128,
 }
 
@@ -40,7 +40,7 @@ impl IndexMut<usize> for Cluster {
 }
 
 impl Cluster {
-    fn new(nodes: usize) -> Self {
+    pub fn new(nodes: usize) -> Self {
         Self::with(nodes, settings())
     }
 
@@ -53,7 +53,7 @@ impl Cluster {
     }
 
     /// A new process of a node reads the log and begins.
-    fn start(&mut self, node: usize) {
+    pub fn start(&mut self, node: usize) {
         self.boots += 1;
         let boot = self.boots;
         self[node].start_as(boot);
@@ -79,7 +79,7 @@ impl Cluster {
     }
 
     /// A node reads what it has not read of the log.
-    fn read(&mut self, node: usize) {
+    pub fn read(&mut self, node: usize) {
         self.nodes[node].log.clone_from(&self.log);
         self.nodes[node].apply();
     }
@@ -89,7 +89,7 @@ impl Cluster {
     }
 
     /// Everything lands and is read by all, until nothing is left; then all know the same.
-    fn settle(&mut self) {
+    pub fn settle(&mut self) {
         self.read_all();
         while let Some(node) = (0..self.nodes.len()).find(|node| !self[*node].appends.is_empty()) {
             self.land(node);
@@ -99,19 +99,19 @@ impl Cluster {
     }
 
     /// All nodes have folded the log to the same, but for what clients have acknowledged and the log does not say.
-    fn expect_equal_folds(&self) {
+    pub fn expect_equal_folds(&self) {
         let folds: Vec<_> = self.nodes.iter().filter(|node| !node.is_gone).map(fold_of).collect();
         assert!(folds.windows(2).all(|pair| pair[0] == pair[1]), "folds differ: {folds:#?}");
     }
 
     /// Another node is declared gone.
-    fn declare_gone(&mut self, by: usize, gone: usize) {
+    pub fn declare_gone(&mut self, by: usize, gone: usize) {
         let boot = self[gone].shard_boot();
         self[by].handle(Input::Gone(boot));
     }
 
     /// A reliable session in `g` at a node.
-    fn open(&mut self, node: usize, id: &str) -> Client {
+    pub fn open(&mut self, node: usize, id: &str) -> Client {
         self.open_with(node, NewSession { groups: vec![group("g")], ..opening(id) })
     }
 
@@ -127,7 +127,7 @@ impl Cluster {
     }
 
     /// A client comes to a node; nothing has landed yet.
-    fn come(&mut self, node: usize, client: &Client) -> OpenId {
+    pub fn come(&mut self, node: usize, client: &Client) -> OpenId {
         self[node].ask_to_resume(client.id.as_str(), Subprotocol::JsonReliable, false)
     }
 
