@@ -40,7 +40,9 @@ pub(super) enum TurnedAway {
     #[error("the transfer encoding of its body is not chunked alone")]
     BadTransferEncoding,
     /// Everybody knows the access key, and it comes from a page of another site, or by a name that may be anybody's.
-    #[error("with the development key only pages of this machine (localhost, 127.0.0.1, [::1]) may connect: set an access key of your own for others")]
+    #[error(
+        "with the development key only pages of this machine (localhost, 127.0.0.1, [::1]) may connect: set an access key of your own for others"
+    )]
     ForeignPage,
     /// It did not come through its TLS handshake.
     #[error("its TLS handshake failed")]

@@ -30,8 +30,8 @@ pub use event_handlers::{Accepted, ConnectRefused, Connecting, EventHandlers, No
 pub use hubs::{Commanded, HUBS_PER_ROUND_MAX, HubBounds, TOO_MANY_HUBS_RETRY_SECONDS};
 pub use kept::KeptHubs;
 pub use oncewire_protocol::hub::{
-    Action, CommandError, Connected, Done, EventError, Handled, MEMBERSHIPS_PER_REQUEST_MAX, Member, NewSession,
-    UserEvent,
+    Action, CommandError, Connected, Done, EventError, Handled, MEMBERSHIPS_PER_REQUEST_MAX, Member,
+    NewSession, UserEvent,
 };
 
 use std::sync::Arc;

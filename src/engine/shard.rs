@@ -27,7 +27,7 @@ use super::counts::LiveCounts;
 use super::ends::Ends;
 use super::upkeep::Upkeep;
 use super::{Failures, HubClock};
-use crate::store::{Log, StoreError, Tail};
+use crate::store::{Log, StoreError, StoreErrorCause, Tail};
 use crate::telemetry::{AppendFailure, Episode};
 
 /// Inputs taken from the inbox in one turn, before writers are woken.
@@ -325,6 +325,7 @@ impl ShardTask {
                         let _ = reply.send((outcome, self.driver.shard().applied()));
                     }
                 }
+                ShardOutput::StartTooLate | ShardOutput::Gone => return Err(taken_over()),
             }
         }
     }
@@ -396,4 +397,9 @@ impl ShardTask {
             tracing::debug!(%error, ?certainty, "an append failed");
         }
     }
+}
+/// The log of one gateway says that another one has taken its place.
+fn taken_over() -> StoreError {
+    let what = "the log says that another gateway has taken the place of this one".to_owned();
+    StoreError { certainty: Certainty::Definite, cause: StoreErrorCause::Fatal(what) }
 }

@@ -151,7 +151,15 @@ mod tests {
         for bad in ["warning", "verbose", "info,debg", "info;debug", "hyper"] {
             assert!(matches!(init(LogFormat::Text, bad), Err(TelemetryError::NoLevel(_))), "{bad}");
         }
-        for good in ["", "off", "WARN", "info,oncewire::edge=debug", "oncewire", "info, hyper=warn", "error,[x]=debug"] {
+        for good in [
+            "",
+            "off",
+            "WARN",
+            "info,oncewire::edge=debug",
+            "oncewire",
+            "info, hyper=warn",
+            "error,[x]=debug",
+        ] {
             assert!(check_words(good).is_ok(), "{good}");
         }
     }

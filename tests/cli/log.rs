@@ -206,7 +206,10 @@ fn a_damaged_hub_is_named_by_a_copy_that_lacks_it() {
         stdout.contains("hub chat: copied") && stdout.contains("hub other: not in the copy: "),
         "{stdout}"
     );
-    assert_eq!((code, stderr.as_str()), (1, "oncewire: not in the copy, since they are damaged: 1 of the hubs\n"));
+    assert_eq!(
+        (code, stderr.as_str()),
+        (1, "oncewire: not in the copy, since they are damaged: 1 of the hubs\n")
+    );
     put_in_place(&directory.path().join("backup"), &directory.path().join("restored"));
     let (code, stdout, _) = log(&directory.path().join("restored"), &["verify"]);
     assert_eq!((code, stdout.lines().count()), (0, 1), "{stdout}");

@@ -13,8 +13,8 @@ use super::messages::{message_for, message_replied, message_sent};
 use super::state::{PassedOver, Verdict};
 use super::{Output, SessionEnded, SessionKey, Shard};
 use crate::log::{
-    Body, BootId, EndReason, EventId, HandlerReply, HandlerState, Hold, Key, MessageRef, Offset, Opened, Published,
-    Record, Sent, Time, chunk_of,
+    Body, BootId, EndReason, EventId, HandlerReply, HandlerState, Hold, Key, MessageRef, Offset, Opened,
+    Published, Record, Sent, Time, chunk_of,
 };
 use crate::session::{Closing, Session, SharedMessage, SharedOutbox};
 use crate::wire::{Close, Downstream};

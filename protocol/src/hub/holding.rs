@@ -12,8 +12,8 @@ use super::handling::LOST_WITH_GATEWAY;
 use super::owner::Purpose;
 use super::{OpenError, Output, Resuming, SessionKey, Shard};
 use crate::log::{
-    Body, BootId, EventId, NodeGone, NodeName, NodeStarted, Offset, Proposer, RECORD_VERSION, Record, Release,
-    Time,
+    Body, BootId, EventId, NodeGone, NodeName, NodeStarted, Offset, Proposer, RECORD_VERSION, Record,
+    Release, Time,
 };
 use crate::session::Phase;
 use crate::wire::{ConnectionId, Subprotocol};

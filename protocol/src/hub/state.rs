@@ -8,9 +8,7 @@ use std::sync::Arc;
 use super::nodes::Nodes;
 use super::repeats::Repeats;
 use super::request_window::{Known, RequestWindow};
-use crate::log::{
-    Body, BootId, ExecutedRequest, HubCheckpoint, Offset, Record, Refusal, RequestPage, Time,
-};
+use crate::log::{Body, BootId, ExecutedRequest, HubCheckpoint, Offset, Record, Refusal, RequestPage, Time};
 
 /// The hub-wide part of the fold.
 #[derive(Debug, Default)]

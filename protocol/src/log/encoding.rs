@@ -103,7 +103,10 @@ struct StoredRecord {
     boot_key: Option<StoredBootKey>,
     #[prost(message, optional, tag = "5")]
     idempotency_key: Option<StoredIdempotencyKey>,
-    #[prost(oneof = "StoredBody", tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31")]
+    #[prost(
+        oneof = "StoredBody",
+        tags = "10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31"
+    )]
     body: Option<StoredBody>,
 }
 

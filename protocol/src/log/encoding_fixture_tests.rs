@@ -119,7 +119,15 @@ fn of_clients() -> Vec<(&'static str, Record)> {
                 group: lobby(),
             }),
         ),
-        ("ended", bare(Body::Ended { connection_id: c1(), reason: EndReason::Expired, disconnected: None, attached: None })),
+        (
+            "ended",
+            bare(Body::Ended {
+                connection_id: c1(),
+                reason: EndReason::Expired,
+                disconnected: None,
+                attached: None,
+            }),
+        ),
     ]
 }
 
@@ -209,7 +217,12 @@ fn of_event_handlers() -> Vec<(&'static str, Record)> {
         ("opened-with-state", bare(Body::Opened(opened))),
         (
             "ended-telling",
-            bare(Body::Ended { connection_id: c1(), reason: EndReason::Expired, disconnected: Some(3), attached: None }),
+            bare(Body::Ended {
+                connection_id: c1(),
+                reason: EndReason::Expired,
+                disconnected: Some(3),
+                attached: None,
+            }),
         ),
         ("closed-telling", bare(Body::Closed { selection, reason: String::new(), takes_disconnected: true })),
         ("handled", handled),

@@ -25,7 +25,8 @@ mod selection;
 
 pub use checkpoint::{
     AppliedAppends, CHUNKS, CheckpointChange, CheckpointKey, ChunkCheckpoint, HubCheckpoint,
-    MessageCheckpoint, MessageRef, NodeCheckpoint, RulesCheckpoint, SequenceIdsCheckpoint, SessionCheckpoint, chunk_of,
+    MessageCheckpoint, MessageRef, NodeCheckpoint, RulesCheckpoint, SequenceIdsCheckpoint, SessionCheckpoint,
+    chunk_of,
 };
 pub use checkpoint_encoding::{CHECKPOINT_VERSION, CheckpointError};
 pub use encoding::{RECORD_VERSION, RecordError};

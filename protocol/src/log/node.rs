@@ -15,7 +15,9 @@ pub const NODE_NAME_BYTES_MAX: usize = 128;
 
 /// Why a text is no name of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("a node's name has 1 to {NODE_NAME_BYTES_MAX} of the letters a to z, A to Z, 0 to 9, '-', '_' and '.'")]
+#[error(
+    "a node's name has 1 to {NODE_NAME_BYTES_MAX} of the letters a to z, A to Z, 0 to 9, '-', '_' and '.'"
+)]
 pub struct NodeNameError;
 
 impl NodeName {

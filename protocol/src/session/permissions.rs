@@ -272,7 +272,8 @@ impl Pattern {
         let words = self.0.len() / 64 + 1;
         // Tokens that are this letter; that are any letter but a dot; that stay at a letter but a dot; that stay at any.
         let mut of_letters = vec![0_u64; letters.len() * words];
-        let (mut one, mut many_not_dot, mut many) = (vec![0_u64; words], vec![0_u64; words], vec![0_u64; words]);
+        let (mut one, mut many_not_dot, mut many) =
+            (vec![0_u64; words], vec![0_u64; words], vec![0_u64; words]);
         for (at, token) in self.0.iter().enumerate() {
             let bit = 1 << (at % 64);
             match token {

@@ -98,7 +98,9 @@ fn copy(directory: &Path, to: &Path) -> Result<(), Failure> {
         Err(error) => return Err(runtime_failure(error)),
     }
     if left_out > 0 {
-        return Err(Failure::Runtime(anyhow::anyhow!("not in the copy, since they are damaged: {left_out} of the hubs")));
+        return Err(Failure::Runtime(anyhow::anyhow!(
+            "not in the copy, since they are damaged: {left_out} of the hubs"
+        )));
     }
     print(&format!(
         "copied to {}; its first start begins a new epoch, and sessions from before are refused",
@@ -215,6 +217,10 @@ fn kind(body: &Body) -> &'static str {
         Body::Handled { .. } => "events handled",
         Body::Acked { .. } => "sequence acks",
         Body::Told { .. } => "ends told to the application",
+        Body::NodeStarted(_) => "gateways started",
+        Body::NodeGone(_) => "gateways gone",
+        Body::Attached { .. } => "sessions attached",
+        Body::Released { .. } => "sessions released",
         Body::Refused(_) => "refusals that are remembered",
     }
 }

@@ -96,7 +96,8 @@ async fn pages_of_long_names_took_megabytes_each() {
     }
     let sizes: Vec<_> = pages(&gateway, "groups/g%20h/connections").await.iter().map(Vec::len).collect();
     assert_eq!(sizes, [8, 4], "256 KiB of names are a page");
-    let sizes: Vec<_> = pages(&gateway, "groups/g%20h/connections?top=9").await.iter().map(Vec::len).collect();
+    let sizes: Vec<_> =
+        pages(&gateway, "groups/g%20h/connections?top=9").await.iter().map(Vec::len).collect();
     assert_eq!(sizes, [8, 1]);
 }
 

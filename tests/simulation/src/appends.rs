@@ -215,6 +215,10 @@ pub(crate) fn summary(records: &[Arc<Record>]) -> String {
             Body::Told { .. } => "told",
             Body::Acked { .. } => "acked",
             Body::Refused(_) => "refused",
+            Body::NodeStarted(_) => "started",
+            Body::NodeGone(_) => "gone",
+            Body::Attached { .. } => "attached",
+            Body::Released { .. } => "released",
         };
         let session = record.body.connection_id().map_or("", |id| id.as_str());
         let ack = record.key.ack.map_or(String::new(), |ack| format!("!{}", ack.ack_id));

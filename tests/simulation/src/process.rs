@@ -377,6 +377,10 @@ impl World {
                 ShardOutput::Connected(connected) => self.connected(*connected),
                 ShardOutput::Disconnected(disconnected) => self.disconnected(hub, shard, &disconnected),
                 ShardOutput::Ended(_) => {}
+                // One gateway alone writes these logs.
+                ShardOutput::StartTooLate | ShardOutput::Gone => {
+                    self.failure = Some(Failure::Unreadable("a start that another has ended".to_owned()));
+                }
             }
         }
     }

@@ -203,7 +203,10 @@ fn while_the_log_stood_still_nobody_was_shed_for_what_waits_behind_it() {
         // One is in flight for ever; these wait behind it.
         let outbox = &client.attachment.outbox;
         outbox.lock().add_requests(2, 20_000);
-        world.handle(Input::Requests { session: client.attachment.session, requests: vec![large(2), large(3)] });
+        world.handle(Input::Requests {
+            session: client.attachment.session,
+            requests: vec![large(2), large(3)],
+        });
         assert!(world.budget.used_bytes() < 2 * BUDGET_BYTES, "{}", world.budget.used_bytes());
     }
     assert_eq!(world.reads(&clients[0]), ["close 1008"]);

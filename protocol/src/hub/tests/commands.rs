@@ -2,7 +2,9 @@
 
 use super::harness::*;
 use crate::filter::Filter;
-use crate::hub::{Action, CommandError, Done, HubSettings, MEMBERSHIPS_PER_REQUEST_MAX, NewSession, OpenError};
+use crate::hub::{
+    Action, CommandError, Done, HubSettings, MEMBERSHIPS_PER_REQUEST_MAX, NewSession, OpenError,
+};
 use crate::log::{Audience, Certainty, IdempotencyKey, Permission, Refusal, RequestName, Selection, Sent};
 use crate::session::OutboxLimits;
 use crate::wire::{ConnectionId, GroupName, Subprotocol, UserId};

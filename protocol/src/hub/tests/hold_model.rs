@@ -9,9 +9,7 @@ use std::rc::Rc;
 
 use crate::hub::Shard;
 use crate::hub::state::{HubState, Verdict};
-use crate::log::{
-    Body, BootId, BootKey, Hold, Key, NodeGone, NodeName, Offset, Record, Time,
-};
+use crate::log::{Body, BootId, BootKey, Hold, Key, NodeGone, NodeName, Offset, Record, Time};
 
 /// What is left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,7 +119,9 @@ impl Model {
             let takes_effect = match state.judge(at, &record) {
                 Verdict::TakesEffect => true,
                 Verdict::PassedOver(_) => {
-                    self.without == Without::Fence && !matches!(what, What::Gone(_)) && !seen.contains(&(node, key))
+                    self.without == Without::Fence
+                        && !matches!(what, What::Gone(_))
+                        && !seen.contains(&(node, key))
                 }
             };
             seen.insert((node, key));

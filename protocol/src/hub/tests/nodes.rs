@@ -133,7 +133,8 @@ impl Cluster {
 
     /// What became of that.
     fn attached(&mut self, node: usize, client: &Client, open: OpenId) -> Client {
-        let attachment: Attachment = self[node].opened.remove(&open).expect("an answer").expect("an attachment");
+        let attachment: Attachment =
+            self[node].opened.remove(&open).expect("an answer").expect("an attachment");
         Client { id: client.id.clone(), attachment }
     }
 
@@ -337,7 +338,8 @@ fn r10_a_gateway_that_lags_refuses_nobody_by_what_it_has_not_read() {
     let open = cluster.come(B, &alice);
     cluster.settle();
     cluster.attached(B, &alice, open);
-    for (id, subprotocol) in [("nobody", Subprotocol::JsonReliable), ("alice", Subprotocol::ProtobufReliable)] {
+    for (id, subprotocol) in [("nobody", Subprotocol::JsonReliable), ("alice", Subprotocol::ProtobufReliable)]
+    {
         let open = cluster[A].ask_to_resume(id, subprotocol, false);
         cluster.settle();
         let outcome = cluster[A].opened.remove(&open).unwrap();
@@ -371,7 +373,8 @@ fn sessions_that_are_not_reliable_end_with_their_gateway_and_keep_nothing_elsewh
     cluster.declare_gone(A, B);
     cluster.settle();
     assert_eq!(cluster[A].shard.sessions(), 1);
-    let told: Vec<_> = cluster[A].disconnected.iter().map(|it| it.subject.identity.connection_id.as_str()).collect();
+    let told: Vec<_> =
+        cluster[A].disconnected.iter().map(|it| it.subject.identity.connection_id.as_str()).collect();
     assert_eq!(told, ["bob"], "the leader tells the application");
 }
 
@@ -480,9 +483,7 @@ fn a_start_that_comes_late_begins_nothing_until_it_has_seen_what_changed() {
     cluster[A].start_as(boot);
     cluster.read(A);
     let seen = cluster.log.len() as u64;
-    cluster.log.push(Arc::new(Shard::node_started(
-        BootId(99), name(A), Offset(seen), START, false,
-    )));
+    cluster.log.push(Arc::new(Shard::node_started(BootId(99), name(A), Offset(seen), START, false)));
     cluster.begin(A, seen);
     assert_eq!((cluster[A].starts_too_late, cluster[A].shard.is_live()), (1, false));
     let seen = cluster.log.len() as u64;

@@ -90,7 +90,8 @@ impl Run {
     fn come(&mut self, actor: usize, node: usize) {
         let actor = &mut self.actors[actor];
         actor.socket = None;
-        let open = self.cluster.nodes[node].ask_to_resume(&actor.id, crate::wire::Subprotocol::JsonReliable, true);
+        let open =
+            self.cluster.nodes[node].ask_to_resume(&actor.id, crate::wire::Subprotocol::JsonReliable, true);
         actor.opening = Some((node, open));
     }
 
@@ -212,7 +213,8 @@ impl Run {
 
     fn check(&self) {
         self.cluster.expect_equal_folds();
-        let lists: Vec<Vec<&String>> = self.actors.iter().map(|actor| actor.received.values().collect()).collect();
+        let lists: Vec<Vec<&String>> =
+            self.actors.iter().map(|actor| actor.received.values().collect()).collect();
         assert!(lists.windows(2).all(|pair| pair[0] == pair[1]), "not the same for all: {lists:?}");
         let all: BTreeSet<&String> = lists[0].iter().copied().collect();
         assert_eq!(all.len(), lists[0].len(), "something is there twice: {lists:?}");

@@ -121,7 +121,7 @@ fn published(number: u64, bytes: usize) -> Arc<Record> {
         payload.extend_from_slice(&noise.to_le_bytes());
     }
     Arc::new(Record {
-        key: Proposer::booted_key(BootId(1)),
+        key: Proposer::first_key(BootId(1)),
         time: Time(number),
         sequence_ack: None,
         body: Body::Published(Published {

@@ -244,7 +244,7 @@ fn measure_store(args: &StoreArgs, in_flight: u32, store: &dyn Store) -> Result<
 /// A publish to one group, with names as long as they are in use.
 fn record(number: u32, payload_bytes: u32) -> Result<Record> {
     Ok(Record {
-        key: Proposer::booted_key(BootId(u128::MAX)),
+        key: Proposer::first_key(BootId(u128::MAX)),
         time: Time(1_800_000_000_000),
         sequence_ack: None,
         body: Body::Published(Published {

@@ -127,6 +127,8 @@ pub fn outcome(hub: &mut Shard, names: &[(String, Subprotocol)]) -> Outcome {
                 | Output::Call { .. }
                 | Output::Connected(_)
                 | Output::Disconnected(_)
+                | Output::StartTooLate
+                | Output::Gone
                 | Output::Ended(_) => {}
             }
         }

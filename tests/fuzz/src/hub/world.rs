@@ -326,6 +326,7 @@ impl World {
                 Output::Connected(connected) => self.handlers.connected(&self.truth, &connected),
                 Output::Disconnected(ended) => self.handlers.disconnected(&self.truth, &ended),
                 Output::Ended(_) => {}
+                Output::StartTooLate | Output::Gone => unreachable!("one gateway alone writes the log"),
             }
         }
         self.shard.wake_writers();
