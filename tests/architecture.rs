@@ -68,6 +68,7 @@ const PROTOCOL_DEPENDENCIES: &[&str] = &[
     "bytes",
     "indexmap",
     "itoa",
+    "memchr",
     "parking_lot",
     "prost",
     "serde",

@@ -17,7 +17,8 @@
 //! | `members.rs` | by what sessions are found |
 //! | `messages.rs` | from a record to the messages that it makes |
 //! | `settling.rs` | what a shard's own records have come to, for those who wait for them |
-//! | `owner.rs` | what the live owner alone decides: opening, closing, expiry, overflow, retries |
+//! | `owner.rs` | what the live owner alone decides: opening, closing, expiry, retries |
+//! | `shedding.rs` | sessions that end for memory |
 //! | `commands.rs` | what the application asks the owner for |
 //! | `marks.rs` | sequence acks on their way into the log |
 //! | `handling.rs` | what goes to the application's event handlers, and comes back |
@@ -54,6 +55,7 @@ mod restoring;
 mod rounds;
 mod selecting;
 mod settling;
+mod shedding;
 mod state;
 mod stored;
 #[cfg(test)]
