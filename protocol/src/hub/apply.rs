@@ -212,12 +212,7 @@ impl Shard {
         let session = &mut self.sessions[key];
         session.hold = hold;
         session.events.live_on();
-        let mut outbox = session.outbox.lock();
-        outbox.let_go_of_socket();
-        outbox.restored();
-        self.overflowed.extend(outbox.is_over_limits().then_some(key));
-        drop(outbox);
-        self.wait_for_client(key, self.state.time());
+        self.lose_socket(key);
     }
 
     fn apply_opened(&mut self, offset: Offset, record: &Record, opened: &Opened) {

@@ -170,15 +170,21 @@ impl Shard {
                 continue;
             }
             if was_held {
-                let mut outbox = session.outbox.lock();
-                outbox.let_go_of_socket();
-                outbox.restored();
-                self.overflowed.extend(outbox.is_over_limits().then_some(key));
-                drop(outbox);
-                self.wait_for_client(key, self.state.time());
+                self.lose_socket(key);
             }
             self.moving.changed.push(key);
         }
+    }
+
+    /// The gateway that had a session's socket is gone: the session waits for its client anew, who may have acknowledged more
+    /// than the log says.
+    pub(super) fn lose_socket(&mut self, key: SessionKey) {
+        let mut outbox = self.sessions[key].outbox.lock();
+        outbox.let_go_of_socket();
+        outbox.restored();
+        self.overflowed.extend(outbox.is_over_limits().then_some(key));
+        drop(outbox);
+        self.wait_for_client(key, self.state.time());
     }
 
     /// Ends a session that can't go on without its gateway, which is gone. `tells` is whether this boot tells of it.

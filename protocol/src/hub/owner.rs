@@ -201,8 +201,10 @@ impl Shard {
         }
         requests.into_iter().for_each(|request| session.requests.push(request));
         self.append_next_batch(now, from.key);
-        // While the log stands still nothing else comes that asks for it.
-        self.shed_messages(now);
+        if self.sessions.get(from.key).is_some_and(|session| session.requests.has_waiting()) {
+            // While the log stands still nothing else comes that asks for it.
+            self.shed_messages(now);
+        }
     }
 
     pub(super) fn socket_closed(&mut self, now: Time, from: SessionHandle, end: SocketEnd) {

@@ -102,6 +102,11 @@ impl Requests {
         !self.batch.is_empty()
     }
 
+    /// Whether requests wait behind a batch that is not settled yet.
+    pub fn has_waiting(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
     /// Whether nothing waits and nothing is being appended.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty() && self.batch.is_empty()
