@@ -17,12 +17,10 @@ use super::checkpoint::{
     AppliedAppends, CHUNKS, ChunkCheckpoint, HubCheckpoint, MessageCheckpoint, MessageRef, RulesCheckpoint,
     SequenceIdsCheckpoint, SessionCheckpoint,
 };
-use super::encoding::{
-    StoredMetadataEntry, group_names, identity_of, kind_number, kind_of, metadata_entries, metadata_of,
-    reason_number, reason_of, subprotocol_number, texts,
-};
+use super::encoding::{StoredMetadataEntry, group_names, identity_of, metadata_entries, metadata_of, texts};
 use super::handler_encoding::StoredDisconnected;
 use super::node_encoding::StoredNode;
+use super::numbers::{kind_number, kind_of, reason_number, reason_of, subprotocol_number};
 use super::{
     AckKey, BootId, Disconnected, EventId, Fingerprint, HandlerState, Hold, Offset, RecordError,
     RequestNumbers, RequestsCheckpoint, Time,

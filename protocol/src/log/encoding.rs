@@ -29,11 +29,15 @@ use super::application_encoding::{StoredIdempotencyKey, StoredRefused, StoredSel
 use super::handler_encoding::{StoredHandled, StoredTold};
 use super::mark_encoding::StoredAcked;
 use super::node_encoding::{StoredAttached, StoredNodeGone, StoredNodeStarted, StoredReleased};
-use super::{
-    AckKey, Body, BootId, BootKey, EndReason, Fingerprint, HandlerState, Key, Offset, Opened, Permission,
-    Published, Record, Refusal, Sent, SessionIdentity, Time,
+use super::numbers::{
+    kind_number, kind_of, permission_number, permission_of, reason_number, reason_of, refusal_number,
+    refusal_of, subprotocol_number, subprotocol_of,
 };
-use crate::wire::{ConnectionId, GroupName, Metadata, Payload, PayloadKind, Subprotocol, UserId};
+use super::{
+    AckKey, Body, BootId, BootKey, Fingerprint, HandlerState, Key, Offset, Opened, Permission, Published,
+    Record, Sent, SessionIdentity, Time,
+};
+use crate::wire::{ConnectionId, GroupName, Metadata, Payload, UserId};
 
 /// The latest version that this build knows. A record says the earliest that has all of what is in it, so that others can
 /// read what they know.
@@ -296,27 +300,6 @@ struct StoredClosed {
     takes_disconnected: bool,
 }
 
-/// Numbers of the stored enumerations: explicit, never reused, 0 never used.
-macro_rules! stored_numbers {
-    ($to:ident, $from:ident, $type:ident { $($variant:ident = $number:literal),+ $(,)? }) => {
-        pub(super) fn $to(value: $type) -> u32 {
-            match value { $($type::$variant => $number),+ }
-        }
-
-        pub(super) fn $from(number: u32) -> Option<$type> {
-            match number { $($number => Some($type::$variant),)+ _ => None }
-        }
-    };
-}
-
-stored_numbers!(subprotocol_number, subprotocol_of, Subprotocol {
-    Json = 1,
-    JsonReliable = 2,
-    Raw = 3,
-    Protobuf = 4,
-    ProtobufReliable = 5,
-});
-
 /// Who a stored session is; none when its subprotocol has no such number.
 pub(super) fn identity_of(
     connection_id: &str,
@@ -331,23 +314,6 @@ pub(super) fn identity_of(
         custom_subprotocol,
     })
 }
-stored_numbers!(kind_number, kind_of, PayloadKind { Text = 1, Json = 2, Binary = 3, Any = 4 });
-stored_numbers!(permission_number, permission_of, Permission { JoinLeaveGroup = 1, SendToGroup = 2 });
-stored_numbers!(reason_number, reason_of, EndReason {
-    ClientClosed = 1,
-    ProtocolViolation = 2,
-    OutboxFull = 3,
-    Expired = 4,
-    Shed = 5,
-    ClosedByApplication = 6,
-    Stopped = 7,
-});
-stored_numbers!(refusal_number, refusal_of, Refusal {
-    UnknownConnection = 1,
-    UnknownUser = 2,
-    TooManyRules = 3,
-    TooManyGroups = 4,
-});
 
 impl From<&Record> for StoredRecord {
     fn from(record: &Record) -> Self {

@@ -9,9 +9,10 @@ use super::*;
 use crate::filter::Filter;
 use crate::log::HandlerReply;
 use crate::log::{
-    Audience, IdempotencyKey, NodeGone, NodeName, NodeStarted, Refusal, Release, RequestName, Selection,
-    SequenceMark, SessionIdentity,
+    Audience, EndReason, IdempotencyKey, NodeGone, NodeName, NodeStarted, Refusal, Release, RequestName,
+    Selection, SequenceMark, SessionIdentity,
 };
+use crate::wire::{PayloadKind, Subprotocol};
 use fixtures::{fixture, fixtures};
 
 #[path = "encoding_fixture_tests.rs"]

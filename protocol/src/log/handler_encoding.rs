@@ -2,9 +2,8 @@
 
 use bytes::Bytes;
 
-use super::encoding::{
-    StoredMetadataEntry, identity_of, kind_number, kind_of, metadata_entries, metadata_of, subprotocol_number,
-};
+use super::encoding::{StoredMetadataEntry, identity_of, metadata_entries, metadata_of};
+use super::numbers::{kind_number, kind_of, subprotocol_number};
 use super::{Body, Disconnected, EventSubject, HandlerReply, HandlerState, RecordError, Time};
 use crate::wire::{ConnectionId, Payload};
 

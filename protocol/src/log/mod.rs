@@ -17,6 +17,7 @@ mod identity;
 mod mark_encoding;
 mod node;
 mod node_encoding;
+mod numbers;
 mod proposer;
 mod record;
 mod record_size;

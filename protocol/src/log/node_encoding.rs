@@ -1,7 +1,7 @@
 //! How records store nodes, attachments and releases, and checkpoints nodes.
 
 use super::checkpoint_encoding::{differences, sums};
-use super::encoding::{subprotocol_number, subprotocol_of};
+use super::numbers::{subprotocol_number, subprotocol_of};
 use super::{Body, BootId, NodeCheckpoint, NodeGone, NodeName, NodeStarted, Offset, RecordError, Release};
 use crate::wire::{ConnectionId, Subprotocol};
 

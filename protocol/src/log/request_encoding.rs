@@ -3,7 +3,7 @@
 use bytes::{Buf, BufMut, Bytes};
 
 use super::checkpoint_encoding::{CheckpointError, decode, differences, encode, sums};
-use super::encoding::{refusal_number, refusal_of};
+use super::numbers::{refusal_number, refusal_of};
 use super::{ExecutedRequest, REQUESTS_PER_PAGE, RequestKind, RequestName, Time};
 
 /// What the name of a request takes.
