@@ -12,8 +12,9 @@ use proptest::prelude::*;
 
 use super::harness::*;
 use super::nodes::Cluster;
+use crate::hub::state::{HubState, Verdict};
 use crate::hub::{Input, OpenId, SocketEnd};
-use crate::log::{Certainty, Record};
+use crate::log::{Body, Certainty, Offset, Record};
 
 const NODES: usize = 3;
 const CLIENTS: usize = 3;
@@ -211,8 +212,27 @@ impl Run {
         self.look();
     }
 
+    /// How often each message is published for a shard that knows none of the sessions, and so none of their ack ids.
+    fn executed(&self) -> BTreeMap<String, usize> {
+        let mut state = HubState::default();
+        let mut executed = BTreeMap::new();
+        for (offset, record) in self.cluster.log.iter().enumerate() {
+            let verdict = state.judge(Offset(offset as u64), record);
+            if let Body::Published(published) = &record.body
+                && verdict == Verdict::TakesEffect
+            {
+                let text = String::from_utf8_lossy(&published.payload.bytes).into_owned();
+                *executed.entry(text).or_default() += 1;
+            }
+        }
+        executed
+    }
+
     fn check(&self) {
         self.cluster.expect_equal_folds();
+        for (text, times) in self.executed() {
+            assert_eq!(times, 1, "{text} is executed so often");
+        }
         let lists: Vec<Vec<&String>> =
             self.actors.iter().map(|actor| actor.received.values().collect()).collect();
         assert!(lists.windows(2).all(|pair| pair[0] == pair[1]), "not the same for all: {lists:?}");
