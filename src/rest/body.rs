@@ -214,7 +214,7 @@ pub(super) struct Bulk {
 }
 
 /// Groups that one request may name. A session can't be in more by the default settings.
-pub(super) const GROUPS_PER_REQUEST_MAX: usize = 20_000;
+const GROUPS_PER_REQUEST_MAX: usize = 20_000;
 /// How many times a bulk body's size what is made of it takes, about: names of few letters are kept in 32 bytes each.
 const BULK_TIMES: usize = 8;
 

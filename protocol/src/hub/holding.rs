@@ -19,7 +19,7 @@ use crate::session::Phase;
 use crate::wire::{ConnectionId, Subprotocol};
 
 /// Sessions that one record releases.
-pub const RELEASES_PER_RECORD_MAX: usize = 1_000;
+const RELEASES_PER_RECORD_MAX: usize = 1_000;
 
 /// What this boot has to do about sessions that move.
 #[derive(Debug, Default)]

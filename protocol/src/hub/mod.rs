@@ -66,7 +66,6 @@ pub use checkpointer::{CheckpointBounds, Checkpointer, Step};
 pub use commands::{Action, Command, Done, MEMBERSHIPS_PER_REQUEST_MAX};
 pub use folding::FOLD_STEPS_MAX;
 pub use handling::{CallId, Connected, EventError, Handled, UNTOLD_MAX, UserEvent};
-pub use holding::RELEASES_PER_RECORD_MAX;
 pub use input::{
     AppendId, Attachment, CommandError, CommandId, Input, NewSession, OpenError, OpenId, Opening, Output,
     Resuming, SessionEnded, SessionHandle, SocketEnd,

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use crate::log::{BootId, NodeCheckpoint, NodeName, NodeStarted, Offset};
 
 /// Names that are remembered, those of gateways that are gone included. Of more, the one that was gone first is forgotten.
-pub const NODES_MAX: usize = 1_000;
+const NODES_MAX: usize = 1_000;
 
 /// See the module.
 #[derive(Debug, Default)]

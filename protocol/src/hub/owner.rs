@@ -335,12 +335,11 @@ impl Shard {
         if let Phase::Finishing(reason) = session.phase
             && session.requests.is_calling()
         {
-            self.drop_waiting(key);
             self.end(now, key, reason, None);
         }
     }
 
-    /// Proposes a session's end. From now on it takes no socket and no request; its outbox is freed at once, or when its
+    /// Proposes a session's end. From now on it takes no socket and no request, and what waits is not executed; its outbox is freed at once, or when its
     /// socket has been told to write what waits and then to close.
     pub(super) fn end(&mut self, now: Time, key: SessionKey, reason: EndReason, close: Option<Close>) {
         let Some(session) = self.sessions.get_mut(key) else { return };

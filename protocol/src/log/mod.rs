@@ -40,7 +40,7 @@ pub use idempotency_key::{
     RequestPage, RequestParts, RequestsCheckpoint,
 };
 pub use identity::SessionIdentity;
-pub use node::{NODE_NAME_BYTES_MAX, NodeGone, NodeName, NodeNameError, NodeStarted, Release};
+pub use node::{NodeGone, NodeName, NodeNameError, NodeStarted, Release};
 pub use proposer::Proposer;
 pub use record::{
     AckKey, Body, BootKey, EndReason, Key, Opened, Permission, Published, Record, Sent, SequenceMark,

@@ -11,7 +11,7 @@ use crate::wire::ConnectionId;
 pub struct NodeName(Arc<str>);
 
 /// Bytes of a node's name.
-pub const NODE_NAME_BYTES_MAX: usize = 128;
+const NODE_NAME_BYTES_MAX: usize = 128;
 
 /// Why a text is no name of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -112,10 +112,7 @@ impl MemoryBudget {
 
     /// Whether what sessions keep for as long as they live has come to all of the budget: none may come to keep more.
     pub fn has_too_much_state(&self) -> bool {
-        match &self.whole {
-            Some(whole) => whole.has_too_much_state(),
-            None => self.state_bytes() > self.allowed_bytes(),
-        }
+        !self.has_room_for_state(0)
     }
 
     /// Whether a part has to end a session for what sessions keep: they have come to a quarter more than all of the budget,
